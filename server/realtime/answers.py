@@ -22,8 +22,8 @@ from omnistage.server.realtime.settings import (
     ResponseSettings,
     Settings,
     TranscriptionSettings,
-    response_settings,
 )
+from omnistage.server.realtime.updates import response_settings
 from omnistage.server.realtime.voice.formats import output_encoder
 from omnistage.server.responses.translate import chat_tools
 from omnistage.server.runtime.request import AudioOutput, TextOutput

@@ -7,7 +7,6 @@ still to come waits for that.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from omnistage.server.http.outbox import Outbox
 from omnistage.server.realtime.common import Tell
 from omnistage.server.realtime.conversation import Conversation
 from omnistage.server.realtime.events import new_id
+from omnistage.server.realtime.function_calls import FunctionCallProgress
 from omnistage.server.realtime.items import Item, Json, Part, Status
 from omnistage.server.realtime.playout import PlayedAnswer
 from omnistage.server.realtime.settings import ResponseSettings
@@ -26,16 +26,6 @@ from omnistage.server.realtime.voice.formats import UserAudio, sample_bytes, sam
 DELTA_S = 0.5  # of audio in one event, at most
 # Why a chat's choice ended, where that is no end.
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-
-
-@dataclass(slots=True)
-class FunctionCallProgress:
-    """A call of a function as far as it has come."""
-
-    name: str = ""
-    pieces: list[str] = field(default_factory=list)
-    item: Item | None = None  # once it is told
-    output_index: int = 0
 
 
 class Response:
@@ -219,10 +209,7 @@ class Response:
 
     def _add_call(self, given: Mapping[str, Any]) -> None:
         call = self._calls.setdefault(given["index"], FunctionCallProgress())
-        function = given.get("function") or {}
-        call.name += function.get("name") or ""
-        if function.get("arguments"):
-            call.pieces.append(function["arguments"])
+        call.add(given.get("function") or {})
         if self._audio_has_ended or self._message is None:
             self._tell_calls()
 
@@ -231,28 +218,15 @@ class Response:
         for call in self._calls.values():
             if call.name and call.item is None:
                 self._end_message("completed")
-                call.item = Item(new_id("item"), "function_call", "in_progress", "assistant")
-                call.item.call_id, call.item.name = new_id("call"), call.name
-                call.output_index = self._begin_item(call.item)
-            if call.item is not None:
-                for piece in call.pieces:
-                    call.item.text += piece
-                    kind = "response.function_call_arguments.delta"
-                    self._tell({"type": kind, **self._call_place(call), "delta": piece})
-                call.pieces.clear()
-
-    def _call_place(self, call: FunctionCallProgress) -> Json:
-        assert call.item is not None
-        place = {"response_id": self.id, "item_id": call.item.id}
-        return {**place, "output_index": call.output_index, "call_id": call.item.call_id}
+                call.output_index = self._begin_item(call.begin())
+            for event in call.deltas(self.id):
+                self._tell(event)
 
     def _end_calls(self, status: Status) -> None:
         for call in self._calls.values():
             if call.item is None:
                 continue
-            whole = {"name": call.item.name, "arguments": call.item.text}
-            kind = "response.function_call_arguments.done"
-            self._tell({"type": kind, **self._call_place(call), **whole})
+            self._tell(call.done(self.id))
             call.item.status = status
             self._end_item(call.item, call.output_index)
         self._calls.clear()

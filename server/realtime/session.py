@@ -23,8 +23,8 @@ from omnistage.server.realtime.settings import (
     RealtimeSettings,
     Settings,
     session_object,
-    updated,
 )
+from omnistage.server.realtime.updates import updated
 from omnistage.server.tasks.transcription import check_hears
 
 MAX_S = 3600  # of a session

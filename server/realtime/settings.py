@@ -1,4 +1,4 @@
-"""The settings of a session: fields, defaults and updates."""
+"""The settings of a session: fields and defaults."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, PlainValidator, field_validator, model_validator
 
 from omnistage.server.chat.schema import Tools, Voice
-from omnistage.server.errors import unsupported
-from omnistage.server.http.fields import RequestFields, parse
+from omnistage.server.http.fields import RequestFields
 from omnistage.server.realtime.voice.formats import PCM, PCM_SAMPLES, FormatName
 from omnistage.server.realtime.voice.turns import TurnSettings
 from omnistage.server.tasks.transcription_fields import Language, Text
@@ -19,25 +18,8 @@ Modality = Literal["text", "audio"]
 MAX_INSTRUCTIONS = 256 << 10
 MAX_TOKENS = 4096
 MIN_SPEED, MAX_SPEED = 0.25, 1.5
-# What null says something in; elsewhere it says no more than a field that is left out.
-CLEARED = frozenset(
-    {
-        "idle_timeout_ms",
-        "include",
-        "noise_reduction",
-        "prompt",
-        "reasoning",
-        "tracing",
-        "transcription",
-        "turn_detection",
-    }
-)
 LOGPROBS = "item.input_audio_transcription.logprobs"
 RETAINED = 0.8
-# What an update replaces as a whole.
-WHOLE = frozenset(
-    {"format", "output_modalities", "tool_choice", "tools", "transcription", "truncation"}
-)
 # The silence after which a turn has ended, by how eager to answer the session is.
 SILENCE_MS = {"low": 1200, "medium": 600, "high": 300, "auto": 600}
 
@@ -260,59 +242,6 @@ class ResponseSettings(OptionsOfAnswers):
         | None
     ) = None
     input: list[Json] | None = None
-
-
-def updated(settings: Settings, given: Mapping[str, Any], place: str = "session") -> Settings:
-    """Return settings with the fields of an update, whose type may be another; ApiError."""
-    kind = given.get("type", settings.type)
-    model: type[Settings] = RealtimeSettings
-    if kind == "transcription":
-        model = TranscriptionSettings
-    old = settings.model_dump() if kind == settings.type else model().model_dump()
-    changed = parse(model, merged(old, given), place)
-    check_tools(changed, place)
-    return changed
-
-
-def response_settings(settings: RealtimeSettings, given: Mapping[str, Any]) -> ResponseSettings:
-    """Return what a response is made with: a session's settings with its own; ApiError."""
-    names = ResponseSettings.model_fields.keys() & RealtimeSettings.model_fields.keys()
-    old = settings.model_dump(include=set(names))
-    changed = parse(ResponseSettings, merged(old, given), "response")
-    check_tools(changed, "response")
-    return changed
-
-
-def merged(old: Mapping[str, Any], given: Mapping[str, Any]) -> Json:
-    """Put given fields over old ones, deeply; null clears some fields, and is nothing in others."""
-    result = dict(old)
-    for name, value in given.items():
-        before = result.get(name)
-        if value is None:
-            if name in CLEARED:
-                result[name] = None
-        elif not isinstance(value, dict) or not isinstance(before, dict) or name in WHOLE:
-            result[name] = value
-        elif name == "turn_detection":
-            result[name] = _turn_detection(before, value)
-        else:
-            result[name] = merged(before, value)
-    if isinstance(result.get("turn_detection"), dict):
-        result["turn_detection"].setdefault("type", "server_vad")
-    return result
-
-
-def _turn_detection(before: Json, given: Json) -> Json:
-    """Replace it whole; one without a type changes fields of the one before."""
-    return {**({} if "type" in given else before), **given}
-
-
-def check_tools(settings: Options, place: str) -> None:
-    """Raise ApiError for tools that are no functions of the client's."""
-    for number, tool in enumerate(getattr(settings, "tools", ())):
-        if tool.get("type") != "function":
-            where = f"{place}.tools[{number}].type"
-            raise unsupported(where, f"{where} {tool.get('type')!r}")
 
 
 def session_object(settings: Settings, session_id: str, model: str, expires_at: int) -> Json:

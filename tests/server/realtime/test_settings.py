@@ -11,10 +11,9 @@ from omnistage.server.realtime.settings import (
     SemanticVad,
     ServerVad,
     TranscriptionSettings,
-    response_settings,
     session_object,
-    updated,
 )
+from omnistage.server.realtime.updates import response_settings, updated
 
 Json = dict[str, Any]
 

@@ -1,0 +1,87 @@
+"""Updates of a session's settings: given fields over those before, checked."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omnistage.server.errors import unsupported
+from omnistage.server.http.fields import parse
+from omnistage.server.realtime.settings import (
+    Options,
+    RealtimeSettings,
+    ResponseSettings,
+    Settings,
+    TranscriptionSettings,
+)
+
+Json = dict[str, Any]
+
+# What null says something in; elsewhere it says no more than a field that is left out.
+CLEARED = frozenset(
+    {
+        "idle_timeout_ms",
+        "include",
+        "noise_reduction",
+        "prompt",
+        "reasoning",
+        "tracing",
+        "transcription",
+        "turn_detection",
+    }
+)
+# What an update replaces as a whole.
+WHOLE = frozenset(
+    {"format", "output_modalities", "tool_choice", "tools", "transcription", "truncation"}
+)
+
+
+def updated(settings: Settings, given: Mapping[str, Any], place: str = "session") -> Settings:
+    """Return settings with the fields of an update, whose type may be another; ApiError."""
+    kind = given.get("type", settings.type)
+    model: type[Settings] = RealtimeSettings
+    if kind == "transcription":
+        model = TranscriptionSettings
+    old = settings.model_dump() if kind == settings.type else model().model_dump()
+    changed = parse(model, merged(old, given), place)
+    check_tools(changed, place)
+    return changed
+
+
+def response_settings(settings: RealtimeSettings, given: Mapping[str, Any]) -> ResponseSettings:
+    """Return what a response is made with: a session's settings with its own; ApiError."""
+    names = ResponseSettings.model_fields.keys() & RealtimeSettings.model_fields.keys()
+    old = settings.model_dump(include=set(names))
+    changed = parse(ResponseSettings, merged(old, given), "response")
+    check_tools(changed, "response")
+    return changed
+
+
+def merged(old: Mapping[str, Any], given: Mapping[str, Any]) -> Json:
+    """Put given fields over old ones, deeply; null clears some fields, and is nothing in others."""
+    result = dict(old)
+    for name, value in given.items():
+        before = result.get(name)
+        if value is None:
+            if name in CLEARED:
+                result[name] = None
+        elif not isinstance(value, dict) or not isinstance(before, dict) or name in WHOLE:
+            result[name] = value
+        elif name == "turn_detection":
+            result[name] = _turn_detection(before, value)
+        else:
+            result[name] = merged(before, value)
+    if isinstance(result.get("turn_detection"), dict):
+        result["turn_detection"].setdefault("type", "server_vad")
+    return result
+
+
+def _turn_detection(before: Json, given: Json) -> Json:
+    """Replace it whole; one without a type changes fields of the one before."""
+    return {**({} if "type" in given else before), **given}
+
+
+def check_tools(settings: Options, place: str) -> None:
+    """Raise ApiError for tools that are no functions of the client's."""
+    for number, tool in enumerate(getattr(settings, "tools", ())):
+        if tool.get("type") != "function":
+            where = f"{place}.tools[{number}].type"
+            raise unsupported(where, f"{where} {tool.get('type')!r}")
