@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 from support.fake_openai import Script
+from support.gateway import OMNI, running_gateway
 from support.profiles import ProfiledServer, run, span, write
+from support.sounds import tone, wav_of
 from typer.testing import CliRunner
 
 from omnistage.server import cli
+from omnistage.server.endpoints import realtime
 
 TEXT = (Path(__file__).parent.parent / "docs" / "performance.md").read_text()
 SHELL: list[str] = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
@@ -26,11 +29,20 @@ def commands() -> list[list[str]]:
     return found
 
 
+def are_spoken(words: list[str]) -> bool:
+    """Whether a command talks to a session."""
+    return words[1:3] == ["bench", "realtime"]
+
+
 def test_the_documentation_has_commands() -> None:
-    assert len(commands()) == 13
+    assert len(commands()) == 15
 
 
-@pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words[3:6]))
+@pytest.mark.parametrize(
+    "words",
+    [words for words in commands() if not are_spoken(words)],
+    ids=lambda words: " ".join(words[3:6]),
+)
 def test_a_documented_command_runs(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,3 +67,21 @@ def test_a_documented_command_runs(
     options = ("--json", "--plot", "--profile")
     written = [words[words.index(option) + 1] for option in options if option in words]
     assert all(Path(name).stat().st_size for name in written)
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in commands() if are_spoken(words)], ids=lambda words: words[4]
+)
+def test_a_documented_conversation_is_held(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For two short turns, with speech told by loudness."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(realtime, "silero_file", lambda: None)
+    Path("question.wav").write_bytes(wav_of(tone(0.5)))
+    with running_gateway(tmp_path, OMNI) as gateway:
+        arguments = [gateway.url if word.startswith("http") else word for word in words[1:]]
+        shorter = ["--turns", "2", "--speech-seconds", "0.5"]
+        result = CliRunner().invoke(cli.app, [*arguments, *shorter])
+    assert result.exit_code == 0, result.output
+    assert "--json" not in words or Path("speech.json").stat().st_size

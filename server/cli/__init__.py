@@ -6,6 +6,7 @@ import typer
 
 from omnistage.bench.command import serve as bench_serve
 from omnistage.bench.images_command import images as bench_images
+from omnistage.bench.realtime.command import realtime as bench_realtime
 from omnistage.bench.speech_command import speech as bench_speech
 from omnistage.server.cli.bench_connectors import connectors
 from omnistage.server.cli.benches import Benches
@@ -28,6 +29,7 @@ bench = typer.Typer(cls=Benches, help="Measure a server, or parts of one.", no_a
 app.add_typer(bench, name="bench")
 bench.command("serve")(bench_serve)
 bench.command("images")(bench_images)
+bench.command("realtime")(bench_realtime)
 bench.command("speech")(bench_speech)
 
 

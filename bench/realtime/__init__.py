@@ -1,0 +1,1 @@
+"""`omnistage bench realtime`: sessions of /v1/realtime that speak as people do, in real time."""
