@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
+from omnistage.server.common.memory import GivingBack
 from omnistage.server.endpoints import (
     admin,
     audio_models,
@@ -41,20 +42,19 @@ from omnistage.server.http.docs_page import install_docs
 from omnistage.server.http.error_handlers import install_error_handlers
 from omnistage.server.http.head_limit import HeadLimit
 from omnistage.server.http.keys import ADMIN, KeyGuard, is_guarded
-from omnistage.server.http.memory import GivingBack
 from omnistage.server.http.openapi import OF_THE_API, WITH_KEY, DescribedApp, errors
 from omnistage.server.http.rate_limit import RateLimit
 from omnistage.server.http.request_id import RequestId
 from omnistage.server.http.root_path import BelowRoot
 from omnistage.server.http.state import WithState
-from omnistage.server.images.store import ImageStore
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.server.speech.stored_voices import StoredVoices
+from omnistage.server.tasks.images.store import ImageStore
+from omnistage.server.tasks.speech.stored_voices import StoredVoices
 from omnistage.server.telemetry.follow import Followed, Following, TraceExporter
 from omnistage.server.telemetry.recent import RecentTraces
 from omnistage.stage_configs.packages import installed

@@ -36,47 +36,31 @@ LAYERS: Table = {
     "stages": ("connectors", "stage_configs"),
     "server": ("bench", "connectors", "demo", "stage_configs", "stages"),
 }
-# The rooms of the gateway. Files beside them: those of COMMON are below all rooms, the others put
-# the rooms together.
-COMMON = ("errors", "outcome", "trace")
+# The rooms of the gateway. The files beside them put them together.
 ROOMS: Table = {
-    "http": (),
-    "runtime": (),
+    "common": (),
+    "http": ("common",),
+    "runtime": ("common",),
     "placement": ("runtime",),
-    "telemetry": ("http",),
-    "media": ("http", "runtime"),
-    "audio": ("runtime",),
-    "speech": ("media", "runtime"),
-    "chat": ("audio", "http", "media", "runtime"),
-    "images": ("chat", "http", "media", "runtime"),
-    "responses": ("chat", "http", "images", "media", "runtime"),
-    "tasks": ("audio", "chat", "http", "images", "media", "runtime", "speech"),
-    "realtime": ("audio", "chat", "http", "media", "responses", "runtime", "tasks"),
+    "telemetry": ("common", "http"),
+    "media": ("common", "runtime"),
+    "tasks": ("common", "media", "runtime"),
+    "responses": ("common", "media", "runtime", "tasks"),
+    "realtime": ("common", "http", "media", "responses", "runtime", "tasks"),
     "endpoints": (
-        "audio",
-        "chat",
+        "common",
         "http",
-        "images",
         "media",
         "realtime",
         "responses",
         "runtime",
-        "speech",
         "tasks",
         "telemetry",
     ),
-    "offline": (
-        "chat",
-        "http",
-        "images",
-        "media",
-        "placement",
-        "runtime",
-        "speech",
-        "tasks",
-        "telemetry",
-    ),
+    "offline": ("common", "media", "placement", "runtime", "tasks", "telemetry"),
 }
+# The rooms of the tasks; the tasks beside them put them together.
+TASKS: Table = {"chat": (), "images": ("chat",), "speech": ()}
 # The rooms of the diffusion stage; `stage` puts them together.
 DIFFUSION: Table = {
     "profiles": (),
@@ -117,12 +101,18 @@ SHARED: Table = {
 }
 # What lies beside the rooms of a folder; anything else belongs in one.
 BESIDE: Table = {
-    "server": ("app", "serve", "options", *COMMON, "cli"),
+    "server": ("app", "serve", "options", "cli"),
+    "server/tasks": (
+        *("chat_task", "image_task", "speech_task", "completion", "image_chat", "videos"),
+        *("transcription", "transcription_fields", "transcript", "speech_fields", "utterance"),
+        *("embeddings", "tokens", "token_fields", "voice_fields", "commands", "command_fields"),
+        *("pieces", "service"),
+    ),
     "stages": ("cpu_shim", "dummy_weights"),
     "stages/diffusion": ("stage", "family", "makes", "reference"),
     "stages/vllm": ("text", "embedding", "engine_stage", "family", "plugin", VERSIONS_OF_VLLM),
 }
-FIELDS = "server/http/fields.py"  # where a body is checked
+FIELDS = "server/common/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for
 # Weights of a program that has an `Omni` are written in its own process, once there are any.
 WEIGHTS_GIVEN = ("server/offline/", f"{OURS}.stages.device.shared_weights")
@@ -291,23 +281,24 @@ def test_a_room_of_the_gateway_imports_what_its_table_says(room: str) -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_of_the_gateway_imports_nothing_that_is_above_all_rooms(room: str) -> None:
-    above = [name for name in BESIDE["server"] if name not in COMMON]
-    refuse(f"server/{room}", [f"{OURS}.server.{name}" for name in above])
+    refuse(f"server/{room}", [f"{OURS}.server.{name}" for name in BESIDE["server"]])
 
 
-@pytest.mark.parametrize("name", COMMON)
-def test_what_is_below_all_rooms_imports_none_of_them(name: str) -> None:
-    refuse(f"server/{name}.py", [f"{OURS}.server.{room}" for room in ROOMS])
+@pytest.mark.parametrize("room", TASKS)
+def test_a_room_of_the_tasks_imports_what_its_table_says(room: str) -> None:
+    assert arrows("server/tasks", room) == set(TASKS[room])
+    above = [f"{OURS}.server.tasks.{name}" for name in BESIDE["server/tasks"]]
+    refuse(f"server/tasks/{room}", above)
 
 
-@pytest.mark.parametrize("room", ["runtime", "tasks"])
+@pytest.mark.parametrize("room", ["common", "runtime", "tasks"])
 def test_what_answers_requests_knows_nothing_of_http(room: str) -> None:
     refuse(f"server/{room}", WEB)
 
 
 def test_tasks_load_no_web_framework() -> None:
     """Neither they nor what they import: another door needs none."""
-    names = [f"{OURS}.server.tasks.{path.stem}" for path in files("server/tasks")]
+    names = [f"{OURS}.{place(path)[:-3].replace('/', '.')}" for path in files("server/tasks")]
     found = f"{set(WEB)} & set(sys.modules)"
     program = f"import sys, {', '.join(names)};sys.exit(' '.join({found}) or 0)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -509,7 +500,7 @@ def test_no_test_changes_the_clock_of_the_process() -> None:
 # The tables themselves
 
 
-@pytest.mark.parametrize("table", [LAYERS, ROOMS, DIFFUSION, VLLM, SHARED])
+@pytest.mark.parametrize("table", [LAYERS, ROOMS, TASKS, DIFFUSION, VLLM, SHARED])
 def test_arrows_go_one_way(table: Table) -> None:
     before: set[str] = set()
     for name, below in table.items():
@@ -519,7 +510,12 @@ def test_arrows_go_one_way(table: Table) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "table"),
-    [("server", ROOMS), ("stages/diffusion", DIFFUSION), ("stages/vllm", VLLM)],
+    [
+        ("server", ROOMS),
+        ("server/tasks", TASKS),
+        ("stages/diffusion", DIFFUSION),
+        ("stages/vllm", VLLM),
+    ],
 )
 def test_every_room_is_in_its_table(folder: str, table: Table) -> None:
     beside = {name for name in BESIDE[folder] if (ROOT / folder / name).is_dir()}

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
+from omnistage.server.common.errors import ApiError
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import ApiError
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.tasks.command_fields import (
     AddLora,

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.chat.chunks import with_usage
-from omnistage.server.chat.schema import ChatRequest
+from omnistage.server.common.fields import warning_headers
 from omnistage.server.endpoints.answers import ChatCompletion
 from omnistage.server.endpoints.chat_chunks import ChatChunks
 from omnistage.server.endpoints.examples import chat_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.image_chat import ImageChat
 from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.images.answer import MAX_UNSENT_BYTES
-from omnistage.server.tasks.chat import run_chat
+from omnistage.server.tasks.chat.chunks import with_usage
+from omnistage.server.tasks.chat.schema import ChatRequest
+from omnistage.server.tasks.chat_task import run_chat
 from omnistage.server.tasks.image_chat import wants_images
+from omnistage.server.tasks.images.answer import MAX_UNSENT_BYTES
 
 
 def routes(gateway: Gateway) -> APIRouter:

@@ -5,15 +5,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
-from omnistage.server.audio.encoder import make_encoder
-from omnistage.server.audio.encoding import encoded
-from omnistage.server.chat.audio_history import AudioHistory, RememberedAnswer
-from omnistage.server.chat.chunks import AnswerChunks, ChatChunk, SpeechChunks
-from omnistage.server.chat.completion import Completion
-from omnistage.server.chat.schema import AudioOptions
-from omnistage.server.images.mixed import MixedChunks, with_files
-from omnistage.server.tasks.chat import RunningChat
-from omnistage.server.trace import (
+from omnistage.server.common.trace import (
     FIRST_AUDIO,
     FIRST_IMAGE,
     FIRST_TEXT,
@@ -21,6 +13,14 @@ from omnistage.server.trace import (
     Timeline,
     current_trace,
 )
+from omnistage.server.media.audio.encoder import make_encoder
+from omnistage.server.media.audio.encoding import encoded
+from omnistage.server.tasks.chat.audio_history import AudioHistory, RememberedAnswer
+from omnistage.server.tasks.chat.chunks import AnswerChunks, ChatChunk, SpeechChunks
+from omnistage.server.tasks.chat.completion import Completion
+from omnistage.server.tasks.chat.schema import AudioOptions
+from omnistage.server.tasks.chat_task import RunningChat
+from omnistage.server.tasks.images.mixed import MixedChunks, with_files
 
 T = TypeVar("T")
 

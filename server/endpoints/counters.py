@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from omnistage.server.common.outcome import Outcome
 from omnistage.server.endpoints.present import Present
 from omnistage.server.http.state import state_of
-from omnistage.server.outcome import Outcome
 from omnistage.server.runtime.audio_pace import AudioPace
 from omnistage.server.runtime.flight import Flight
 from omnistage.server.runtime.runtime import Runtime

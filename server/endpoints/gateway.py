@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from omnistage.server.endpoints.counters import RequestCounters
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
-from omnistage.server.images.store import ImageStore
+from omnistage.server.tasks.images.store import ImageStore
 from omnistage.server.tasks.service import Service
 from omnistage.server.telemetry.follow import Following
 from omnistage.server.telemetry.recent import RecentTraces

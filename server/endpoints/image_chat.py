@@ -11,17 +11,15 @@ from uuid import uuid4
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
-from omnistage.server.chat.chunks import AnswerHead, ChatChunk, choice_of
-from omnistage.server.chat.completion import Completion
-from omnistage.server.chat.schema import ChatRequest
+from omnistage.server.common.fields import parse, warning_headers
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.fields import parse, warning_headers
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
-from omnistage.server.images.usage import chat_usage
 from omnistage.server.runtime.request import ImageOutput
+from omnistage.server.tasks.chat.chunks import AnswerHead, ChatChunk, choice_of
+from omnistage.server.tasks.chat.completion import Completion
+from omnistage.server.tasks.chat.schema import ChatRequest
 from omnistage.server.tasks.image_chat import (
     NOT_HERE,
     ImageChatRequest,
@@ -29,7 +27,9 @@ from omnistage.server.tasks.image_chat import (
     image_fields_of,
     last_user_prompt,
 )
-from omnistage.server.tasks.images import run_images
+from omnistage.server.tasks.image_task import run_images
+from omnistage.server.tasks.images.answer import MAX_UNSENT_BYTES, ImageAnswer
+from omnistage.server.tasks.images.usage import chat_usage
 
 
 @dataclass(frozen=True, slots=True)

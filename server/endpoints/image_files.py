@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter, Response
 
+from omnistage.server.common.errors import ApiError
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import ApiError
 from omnistage.server.http.openapi import described
-from omnistage.server.images.store import PATH
 from omnistage.server.media.images import CONTENT_TYPES
+from omnistage.server.tasks.images.store import PATH
 
 
 def routes(gateway: Gateway) -> APIRouter:

@@ -7,22 +7,21 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from starlette.requests import ClientDisconnect
 
+from omnistage.server.common.errors import CLIENT_CLOSED_REQUEST
+from omnistage.server.common.fields import warning_headers
+from omnistage.server.common.served import check_model
 from omnistage.server.endpoints.answers import ImagesAnswer
+from omnistage.server.endpoints.edit_form import EditForm, edit_body
 from omnistage.server.endpoints.examples import edit_examples, image_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import CLIENT_CLOSED_REQUEST
 from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
-from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import NamedEventStream
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
-from omnistage.server.images.form import EditForm
-from omnistage.server.images.form_schema import edit_body
-from omnistage.server.images.schema import ImageRequest
-from omnistage.server.tasks.images import RunningImages, check_draws, run_images
+from omnistage.server.tasks.image_task import RunningImages, check_draws, run_images
+from omnistage.server.tasks.images.answer import MAX_UNSENT_BYTES, ImageAnswer
+from omnistage.server.tasks.images.schema import ImageRequest
 
 logger = logging.getLogger(__name__)
 

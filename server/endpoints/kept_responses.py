@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.errors import invalid, unsupported
+from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.http.state import state_of
 from omnistage.server.responses.store import ResponseStore
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from omnistage.server.common.served import model_not_found
 from omnistage.server.endpoints.answers import Model, ModelList
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.openapi import described
-from omnistage.server.http.served import model_not_found
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.tasks.tokens import OF_TOKENIZERS
 from omnistage.stage_configs.graph import StageGraph

@@ -11,14 +11,14 @@ from fastapi import APIRouter
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.json_text import parse_json
+from omnistage.server.common.served import check_makes, check_model
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.socket_answers import answered
-from omnistage.server.errors import ApiError
 from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
-from omnistage.server.http.json_text import parse_json
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.refusal import refuse
-from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.socket_life import (
     GOING_AWAY,
     POLICY,

@@ -8,24 +8,20 @@ from dataclasses import dataclass, field
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.chat.chunks import AnswerChunks, AnswerHead, TextChunks
-from omnistage.server.chat.messages import checked_messages
-from omnistage.server.chat.schema import ChatRequest
+from omnistage.server.common.errors import ApiError, fields_named
+from omnistage.server.common.fields import warning_headers
+from omnistage.server.common.served import adapter_of, check_makes, check_model
+from omnistage.server.common.trace import FIRST_IMAGE, FIRST_TEXT, GATEWAY, current_trace
 from omnistage.server.endpoints.answers import DeletedResponse, ResponseAnswer, ResponseItems
 from omnistage.server.endpoints.examples import response_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.kept_responses import KeptResponses
-from omnistage.server.errors import ApiError, fields_named
 from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
-from omnistage.server.http.served import adapter_of, check_makes, check_model
 from omnistage.server.http.sse import Event, NamedEventStream, encode_named
 from omnistage.server.http.state import state_of
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.images.answer import MAX_UNSENT_BYTES
-from omnistage.server.images.mixed import DRAWN, FIELDS
 from omnistage.server.responses.answer import Json, ResponseHead
 from omnistage.server.responses.drawing import Drawing
 from omnistage.server.responses.events import ResponseEvents
@@ -43,10 +39,14 @@ from omnistage.server.responses.schema import ResponseRequest
 from omnistage.server.responses.store import ResponseStore, StoredResponse
 from omnistage.server.responses.translate import chat_of, messages_of
 from omnistage.server.runtime.request import ImageOutput, Outputs
-from omnistage.server.tasks.chat import run_chat
+from omnistage.server.tasks.chat.chunks import AnswerChunks, AnswerHead, TextChunks
+from omnistage.server.tasks.chat.messages import checked_messages
+from omnistage.server.tasks.chat.schema import ChatRequest
+from omnistage.server.tasks.chat_task import run_chat
 from omnistage.server.tasks.image_chat import last_user_prompt
-from omnistage.server.tasks.images import run_images
-from omnistage.server.trace import FIRST_IMAGE, FIRST_TEXT, GATEWAY, current_trace
+from omnistage.server.tasks.image_task import run_images
+from omnistage.server.tasks.images.answer import MAX_UNSENT_BYTES
+from omnistage.server.tasks.images.mixed import DRAWN, FIELDS
 
 PATH = "/v1/responses"
 ONE = f"{PATH}/{{response_id}}"

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 
 from starlette.types import Scope
 
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.outcome import Outcome, of_status
+from omnistage.server.common.trace import following
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import ApiError
 from omnistage.server.http.state import RequestState, state_of
-from omnistage.server.outcome import Outcome, of_status
 from omnistage.server.telemetry.follow import WEBSOCKET
-from omnistage.server.trace import following
 
 
 @contextmanager

@@ -8,20 +8,20 @@ from functools import partial
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.audio.encoding import encoded
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.fields import warning_headers
+from omnistage.server.common.trace import FIRST_AUDIO, GATEWAY, current_trace
 from omnistage.server.endpoints.examples import speech_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import ApiError
 from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
+from omnistage.server.media.audio.encoding import encoded
 from omnistage.server.runtime.request import AudioOutput, Outputs
-from omnistage.server.speech.requests import SpeechUsage
-from omnistage.server.tasks.speech import run_speech, speech_encoder
+from omnistage.server.tasks.speech.requests import SpeechUsage
 from omnistage.server.tasks.speech_fields import SpeechRequest
-from omnistage.server.trace import FIRST_AUDIO, GATEWAY, current_trace
+from omnistage.server.tasks.speech_task import run_speech, speech_encoder
 
 CONTENT_TYPES = {
     "mp3": "audio/mpeg",

@@ -12,16 +12,15 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.types import Receive, Scope, Send
 
-from omnistage.server.audio.encoder import file_samples_of
-from omnistage.server.audio.encoding import encoded
+from omnistage.server.common.deadline import due_at
+from omnistage.server.common.errors import ApiError, internal_error, invalid
+from omnistage.server.common.fields import parse, warning_headers
+from omnistage.server.common.json_text import parse_json
+from omnistage.server.common.trace import FIRST_AUDIO, GATEWAY
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.socket_answers import answered
 from omnistage.server.endpoints.speech_stream_fields import SessionConfig
-from omnistage.server.errors import ApiError, internal_error, invalid
 from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
-from omnistage.server.http.deadline import due_at
-from omnistage.server.http.fields import parse, warning_headers
-from omnistage.server.http.json_text import parse_json
 from omnistage.server.http.keys import KEY_PROTOCOL
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.refusal import refuse
@@ -37,12 +36,15 @@ from omnistage.server.http.socket_life import (
 from omnistage.server.http.socket_protocol import ENDING, SPEECH_STREAM
 from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState, state_of
+from omnistage.server.media.audio.encoder import file_samples_of
+from omnistage.server.media.audio.encoding import encoded
 from omnistage.server.runtime.request import AudioOutput, Output
 from omnistage.server.runtime.ticket import Ticket
-from omnistage.server.speech.coming import begun, spoken_by_sentences
-from omnistage.server.speech.continuous import spoken
-from omnistage.server.speech.requests import SpeechUsage, pieces_of_request, with_reference
-from omnistage.server.tasks.speech import (
+from omnistage.server.tasks.speech.coming import begun, spoken_by_sentences
+from omnistage.server.tasks.speech.continuous import spoken
+from omnistage.server.tasks.speech.requests import SpeechUsage, pieces_of_request, with_reference
+from omnistage.server.tasks.speech_fields import MAX_TEXT
+from omnistage.server.tasks.speech_task import (
     input_of,
     max_text_of,
     outputs_of,
@@ -51,9 +53,7 @@ from omnistage.server.tasks.speech import (
     speech_of,
     speech_request,
 )
-from omnistage.server.tasks.speech_fields import MAX_TEXT
 from omnistage.server.tasks.utterance import Utterance, Voice
-from omnistage.server.trace import FIRST_AUDIO, GATEWAY
 
 logger = logging.getLogger(__name__)
 

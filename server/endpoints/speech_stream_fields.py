@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from omnistage.server.http.fields import Refused
+from omnistage.server.common.fields import Refused
 from omnistage.server.tasks.speech_fields import SpeechRequest
 
 

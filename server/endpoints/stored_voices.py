@@ -8,17 +8,17 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
 
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.fields import parse, warning_headers
 from omnistage.server.endpoints.answers import DeletedVoice, StoredVoice
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import ApiError
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
-from omnistage.server.http.fields import parse, warning_headers
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import described
-from omnistage.server.speech.reference import Reference, samples_of
-from omnistage.server.speech.voice_files import VoiceRecord
-from omnistage.server.tasks.speech import speech_of
+from omnistage.server.tasks.speech.reference import Reference, samples_of
+from omnistage.server.tasks.speech.voice_files import VoiceRecord
+from omnistage.server.tasks.speech_task import speech_of
 from omnistage.server.tasks.voice_fields import VoiceRequest
 
 PATH = "/v1/audio/voices"

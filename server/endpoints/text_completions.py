@@ -8,27 +8,27 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.chat.chunks import (
+from omnistage.server.common.fields import warning_headers
+from omnistage.server.common.trace import FIRST_TEXT, GATEWAY, current_trace
+from omnistage.server.endpoints.answers import TextCompletion
+from omnistage.server.endpoints.examples import text_examples
+from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.http.caller import HttpCaller
+from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.http.openapi import EVENTS, described, json_examples
+from omnistage.server.http.sse import EventStream
+from omnistage.server.http.whole_answer import whole_answer
+from omnistage.server.runtime.request import TextOutput
+from omnistage.server.tasks.chat.chunks import (
     AnswerHead,
     ChatChunk,
     finish_reason_of,
     running_usage,
     with_usage,
 )
-from omnistage.server.chat.schema import CompletionRequest
-from omnistage.server.chat.usage import usage_of
-from omnistage.server.endpoints.answers import TextCompletion
-from omnistage.server.endpoints.examples import text_examples
-from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.fields import warning_headers
-from omnistage.server.http.json_body import JsonRoute
-from omnistage.server.http.openapi import EVENTS, described, json_examples
-from omnistage.server.http.sse import EventStream
-from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.runtime.request import TextOutput
+from omnistage.server.tasks.chat.schema import CompletionRequest
+from omnistage.server.tasks.chat.usage import usage_of
 from omnistage.server.tasks.completion import RunningCompletion, run_completion
-from omnistage.server.trace import FIRST_TEXT, GATEWAY, current_trace
 
 
 def routes(gateway: Gateway) -> APIRouter:

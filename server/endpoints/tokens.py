@@ -6,11 +6,11 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
+from omnistage.server.common.fields import warning_headers
 from omnistage.server.endpoints.answers import TextOfTokens, TokensAnswer
 from omnistage.server.endpoints.examples import ids_examples, token_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
 from omnistage.server.http.whole_answer import whole_answer

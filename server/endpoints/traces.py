@@ -5,8 +5,8 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 
+from omnistage.server.common.errors import ApiError
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import ApiError
 from omnistage.server.telemetry.recent import details_of, summary_of
 
 # Who may ask a server without keys: programs on its own machine, by one of its own names.

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from PIL import Image
 
+from omnistage.server.common.fields import warning_headers
 from omnistage.server.endpoints.examples import video_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
 from omnistage.server.http.whole_answer import whole_answer

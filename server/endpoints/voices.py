@@ -12,8 +12,8 @@ from omnistage.server.endpoints.stored_voices import card_of
 from omnistage.server.http.openapi import described, errors
 from omnistage.server.http.state import state_of
 from omnistage.server.runtime.readiness import unavailable
-from omnistage.server.speech.voice_files import VoiceRecord
-from omnistage.server.tasks.speech import takes_sound
+from omnistage.server.tasks.speech.voice_files import VoiceRecord
+from omnistage.server.tasks.speech_task import takes_sound
 
 
 def routes(gateway: Gateway) -> APIRouter:

@@ -1,1 +1,1 @@
-"""HTTP, whatever is asked: bodies, keys, limits, deadlines, events."""
+"""HTTP for all endpoints: bodies, keys, limits, deadlines, events."""

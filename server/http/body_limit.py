@@ -2,8 +2,8 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omnistage.server.errors import ApiError
-from omnistage.server.http.memory import GivingBack
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.memory import GivingBack
 from omnistage.server.http.refusal import refuse
 
 MAX_BODY_BYTES = 32 << 20

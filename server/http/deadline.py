@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.deadline import due_at
+from omnistage.server.common.errors import ApiError
 from omnistage.server.http.refusal import refuse
 from omnistage.server.http.state import state_of
 
@@ -58,16 +59,3 @@ async def within_deadline(scope: Scope) -> AsyncGenerator[None, None]:
     """Cancel what runs inside when the request is overdue; ApiError then."""
     async with due_at(state_of(scope).due_at):
         yield
-
-
-@asynccontextmanager
-async def due_at(loop_time: float | None) -> AsyncGenerator[None, None]:
-    """Cancel what runs inside at a time of the loop's clock, if one is given; ApiError then."""
-    waiting = asyncio.timeout_at(loop_time)
-    try:
-        async with waiting:
-            yield
-    except TimeoutError:
-        if not waiting.expired():
-            raise
-        raise ApiError(504, "The request took longer than its deadline.", code="timeout") from None

@@ -11,9 +11,9 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from omnistage.server.errors import CLIENT_CLOSED_REQUEST, ApiError, internal_error
+from omnistage.server.common.errors import CLIENT_CLOSED_REQUEST, ApiError, internal_error
+from omnistage.server.common.fields import refusal_of
 from omnistage.server.http.disconnect import ClientGone
-from omnistage.server.http.fields import refusal_of
 from omnistage.server.http.refusal import response_of
 
 logger = logging.getLogger(__name__)

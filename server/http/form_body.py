@@ -13,7 +13,7 @@ from fastapi import Request
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
-from omnistage.server.errors import ApiError, invalid
+from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.http.json_body import JsonRequest
 
 NAME = re.compile(r"(?P<name>[^\[\]]+)(?P<is_list>\[\])?(\[(?P<key>[^\[\]]+)\])?")

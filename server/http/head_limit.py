@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.http.refusal import refuse
 
 MAX_HEAD_BYTES = 64 << 10

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.http.head_limit import (
     MAX_HEAD_BYTES,
     SOCKET_LIMITS,

@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.json_text import parse_json
 from omnistage.server.http.beside_loop import beside_loop
-from omnistage.server.http.json_text import parse_json
 
 CHARSETS = ("utf-8", "us-ascii", "ascii", "utf8")
 

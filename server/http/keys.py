@@ -10,7 +10,7 @@ from typing import Self
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.http.refusal import refuse
 from omnistage.server.http.state import state_of
 

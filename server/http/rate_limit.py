@@ -8,7 +8,7 @@ from functools import partial
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.http.keys import is_guarded
 from omnistage.server.http.refusal import refuse
 from omnistage.server.http.state import state_of

@@ -5,7 +5,7 @@ import asyncio
 from fastapi.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 
 LINGER_S = 5.0
 """For so long the rest of a refused body is read and thrown away.

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from omnistage.server.errors import ApiError, internal_error
+from omnistage.server.common.errors import ApiError, internal_error
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.sse import ClientTooSlow
 

@@ -11,12 +11,12 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from omnistage.server.errors import ApiError, internal_error
+from omnistage.server.common.errors import ApiError, internal_error
+from omnistage.server.common.outcome import Outcome
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import ClientGone, unless_gone
 from omnistage.server.http.refusal import response_of
 from omnistage.server.http.state import state_of
-from omnistage.server.outcome import Outcome
 
 logger = logging.getLogger(__name__)
 

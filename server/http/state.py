@@ -8,9 +8,9 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omnistage.server.errors import CLIENT_CLOSED_REQUEST
-from omnistage.server.outcome import Outcome, of_status
-from omnistage.server.trace import Trace, following
+from omnistage.server.common.errors import CLIENT_CLOSED_REQUEST
+from omnistage.server.common.outcome import Outcome, of_status
+from omnistage.server.common.trace import Trace, following
 
 PLACE = "omnistage.request"  # in an ASGI scope
 

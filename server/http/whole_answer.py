@@ -8,7 +8,7 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
-from omnistage.server.errors import CLIENT_CLOSED_REQUEST
+from omnistage.server.common.errors import CLIENT_CLOSED_REQUEST
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import ClientGone, unless_gone
 

@@ -1,1 +1,1 @@
-"""Media that come in: checked, fetched, read."""
+"""Media that come in: checked, fetched, read; `audio` encodes what goes out."""

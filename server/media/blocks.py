@@ -7,7 +7,7 @@ seconds. Here no more are looked at than are allowed.
 import struct
 from collections.abc import Callable, Iterator, Mapping
 
-from omnistage.server.errors import invalid
+from omnistage.server.common.errors import invalid
 
 MAX_FRAMES = 1024  # of a GIF, or pages of a TIFF
 MAX_BLOCKS = 1 << 17  # of any file: one of 32 MiB, in the blocks of 255 bytes that a GIF has

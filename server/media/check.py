@@ -11,7 +11,7 @@ from PIL import Image
 from PIL.AvifImagePlugin import AvifImageFile
 from PIL.ImageFile import ImageFile
 
-from omnistage.server.errors import invalid
+from omnistage.server.common.errors import invalid
 from omnistage.server.media.blocks import MAX_FRAMES as MAX_PAGES
 from omnistage.server.media.blocks import check_blocks
 from omnistage.server.media.unreadable import (

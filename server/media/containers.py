@@ -7,7 +7,7 @@ from typing import Any
 
 import av
 
-from omnistage.server.errors import ApiError, invalid
+from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.media.unreadable import Unreadable
 
 MAX_FRAME_PIXELS = 16_777_216

@@ -9,7 +9,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from omnistage.server.http.memory import GivingBack
+from omnistage.server.common.memory import GivingBack
 
 NUM_BYTES = 1 << 30
 NUM_THREADS = min(8, os.cpu_count() or 1)

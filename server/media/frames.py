@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.server.errors import ApiError, invalid
+from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.media.blocks import check_blocks
 from omnistage.server.media.containers import (
     BROKEN,

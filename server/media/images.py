@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from omnistage.server.errors import invalid
+from omnistage.server.common.errors import invalid
 from omnistage.server.media.blocks import check_blocks
 from omnistage.server.media.check import check_image, opened_image
 from omnistage.server.media.colours import decoded, is_plain, rgb_of

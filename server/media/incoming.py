@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from omnistage.connectors.chunk import Tensor
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.frames import film_of, scan_of, video_pixels
 from omnistage.server.media.medium import Medium

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
-from omnistage.server.errors import ApiError, invalid
-from omnistage.server.http.memory import GivingBack
+from omnistage.server.common.errors import ApiError, invalid
+from omnistage.server.common.memory import GivingBack
 from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
 from omnistage.server.media.fetch import Budget, MediaError, MediaFetcher
 from omnistage.server.media.files import MediaFolder

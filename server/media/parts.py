@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from omnistage.server.errors import invalid, unsupported
+from omnistage.server.common.errors import invalid, unsupported
 
 Part = Mapping[str, Any]
 ELSEWHERE = ("http", "https", "file")

@@ -8,7 +8,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.server.errors import invalid
+from omnistage.server.common.errors import invalid
 from omnistage.server.media.blocks import check_blocks
 from omnistage.server.media.containers import MAX_DURATION_S, decoded, first_stream, too_long
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from PIL import Image, UnidentifiedImageError
 
-from omnistage.server.errors import invalid
+from omnistage.server.common.errors import invalid
 
 # What Pillow's readers raise over bytes that are not what they take them for.
 BROKEN = (

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-from omnistage.server.chat.schema import ChatRequest
-from omnistage.server.errors import invalid
-from omnistage.server.http.fields import parse
+from omnistage.server.common.errors import invalid
+from omnistage.server.common.fields import parse
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.fields import said, warn_of
-from omnistage.server.tasks.chat import answer_chat
+from omnistage.server.tasks.chat.schema import ChatRequest
+from omnistage.server.tasks.chat_task import answer_chat
 
 
 async def chat(engine: Engine, fields: Mapping[str, Any]) -> Pieces:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from omnistage.server.errors import invalid
-from omnistage.server.http.fields import parse
-from omnistage.server.http.json_text import check_values
+from omnistage.server.common.errors import invalid
+from omnistage.server.common.fields import parse
+from omnistage.server.common.json_text import check_values
 from omnistage.server.offline.engine import Engine
 from omnistage.server.offline.errors import as_ours
 from omnistage.server.tasks.command_fields import LoadWeights, OfStages, Scale, Wake

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from omnistage.server.errors import invalid
+from omnistage.server.common.errors import invalid
 from omnistage.server.media.colours import as_png_has
 from omnistage.server.media.image_load import Source
 from omnistage.server.media.images import File

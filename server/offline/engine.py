@@ -13,8 +13,18 @@ from rich.console import Console
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import RunDirectory, make_run_directory, sweep
-from omnistage.server.http.deadline import due_at
-from omnistage.server.http.memory import GivingBack
+from omnistage.server.common.deadline import due_at
+from omnistage.server.common.memory import GivingBack
+from omnistage.server.common.trace import (
+    FIRST_AUDIO,
+    FIRST_IMAGE,
+    FIRST_TEXT,
+    GATEWAY,
+    RECEIVED,
+    Trace,
+    current_trace,
+    following,
+)
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
@@ -29,22 +39,12 @@ from omnistage.server.runtime.mps_daemon import MpsError, end_daemon, mps_daemon
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
-from omnistage.server.speech.stored_voices import StoredVoices
 from omnistage.server.tasks.commands import StageCommands
 from omnistage.server.tasks.pieces import Answer, Audio, Picture, Piece, Text
 from omnistage.server.tasks.service import Service
+from omnistage.server.tasks.speech.stored_voices import StoredVoices
 from omnistage.server.telemetry.logs import LogFormat, configure_logging, log_environment
 from omnistage.server.telemetry.quiet import is_quiet, quieten
-from omnistage.server.trace import (
-    FIRST_AUDIO,
-    FIRST_IMAGE,
-    FIRST_TEXT,
-    GATEWAY,
-    RECEIVED,
-    Trace,
-    current_trace,
-    following,
-)
 from omnistage.stage_configs.cache_folder import logs_folder
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.random_weights import RANDOM_NOTE, has_random_weights

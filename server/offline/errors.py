@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 
 if TYPE_CHECKING:
     from omnistage.server.tasks.pieces import Answer

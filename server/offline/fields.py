@@ -5,8 +5,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omnistage.server.http.fields import warning_headers
-from omnistage.server.http.json_text import check_values
+from omnistage.server.common.fields import warning_headers
+from omnistage.server.common.json_text import check_values
 from omnistage.server.offline.content import has_objects, messages_of
 
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from typing import Any
 
-from omnistage.server.errors import unsupported
-from omnistage.server.http.fields import parse
-from omnistage.server.http.served import check_model
-from omnistage.server.images.schema import EditRequest, ImageRequest
+from omnistage.server.common.errors import unsupported
+from omnistage.server.common.fields import parse
+from omnistage.server.common.served import check_model
 from omnistage.server.media.image_load import Source
 from omnistage.server.offline.content import source_of
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.fields import said, warn_of
-from omnistage.server.tasks.images import answer_images, check_draws
+from omnistage.server.tasks.image_task import answer_images, check_draws
+from omnistage.server.tasks.images.schema import EditRequest, ImageRequest
 from omnistage.server.tasks.service import LocalCaller
 
 OF_FILES = ("output_format", "output_compression", "response_format")

@@ -7,9 +7,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from omnistage.server.errors import ApiError, internal_error, unsupported
-from omnistage.server.http.deadline import due_at
-from omnistage.server.http.served import check_makes
+from omnistage.server.common.deadline import due_at
+from omnistage.server.common.errors import ApiError, internal_error, unsupported
+from omnistage.server.common.served import check_makes
+from omnistage.server.common.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY
 from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState
 from omnistage.server.realtime.chat_flow import Body
@@ -27,7 +28,6 @@ from omnistage.server.realtime.updates import response_settings
 from omnistage.server.realtime.voice.formats import output_encoder
 from omnistage.server.responses.translate import chat_tools
 from omnistage.server.runtime.request import AudioOutput, TextOutput
-from omnistage.server.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY
 
 logger = logging.getLogger(__name__)
 

@@ -6,15 +6,15 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from omnistage.server.audio.encoder import MakeEncoder
-from omnistage.server.audio.encoding import encoded
-from omnistage.server.chat.schema import ChatRequest
-from omnistage.server.chat.translate import known_speaker
-from omnistage.server.http.fields import parse
+from omnistage.server.common.fields import parse
+from omnistage.server.media.audio.encoder import MakeEncoder
+from omnistage.server.media.audio.encoding import encoded
 from omnistage.server.media.medium import Medium
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.server.tasks.chat import run_chat
+from omnistage.server.tasks.chat.schema import ChatRequest
+from omnistage.server.tasks.chat.translate import known_speaker
+from omnistage.server.tasks.chat_task import run_chat
 from omnistage.server.tasks.service import LocalCaller, Service
 
 Body = Mapping[str, Any]

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from omnistage.server.errors import ApiError, invalid
-from omnistage.server.http.fields import RequestFields, parse
+from omnistage.server.common.errors import ApiError, invalid
+from omnistage.server.common.fields import RequestFields, parse
 from omnistage.stage_configs.sampling import Count
 
 ALPHABET = string.ascii_letters + string.digits

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from omnistage.server.errors import ApiError, invalid, unsupported
-from omnistage.server.http.fields import RequestFields, parse
+from omnistage.server.common.errors import ApiError, invalid, unsupported
+from omnistage.server.common.fields import RequestFields, parse
 from omnistage.server.media.parts import bare_base64, checked_part, decoded
 from omnistage.server.realtime.events import Id, new_id
 from omnistage.server.realtime.playout import PlayedAnswer

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.media.parts import decoded
 from omnistage.server.realtime.answers import Answers, RealtimeAnswer
 from omnistage.server.realtime.common import Common

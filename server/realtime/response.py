@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from omnistage.server.chat.chunks import delta_of, finish_reason_of
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.realtime.common import Tell
 from omnistage.server.realtime.conversation import Conversation
@@ -22,6 +21,7 @@ from omnistage.server.realtime.playout import PlayedAnswer
 from omnistage.server.realtime.settings import ResponseSettings
 from omnistage.server.realtime.usage import response_usage
 from omnistage.server.realtime.voice.formats import UserAudio, sample_bytes, samples_of
+from omnistage.server.tasks.chat.chunks import delta_of, finish_reason_of
 
 DELTA_S = 0.5  # of audio in one event, at most
 # Why a chat's choice ended, where that is no end.

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omnistage.server.errors import ApiError, invalid
+from omnistage.server.common.errors import ApiError, invalid
+from omnistage.server.common.served import check_makes, check_model
 from omnistage.server.http.outbox import Outbox
-from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.socket_life import ConnectionTasks
 from omnistage.server.realtime import events
 from omnistage.server.realtime.answers import Answers

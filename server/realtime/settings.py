@@ -5,10 +5,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, PlainValidator, field_validator, model_validator
 
-from omnistage.server.chat.schema import Tools, Voice
-from omnistage.server.http.fields import RequestFields
+from omnistage.server.common.fields import RequestFields
 from omnistage.server.realtime.voice.formats import PCM, PCM_SAMPLES, FormatName
 from omnistage.server.realtime.voice.turns import TurnSettings
+from omnistage.server.tasks.chat.schema import Tools, Voice
 from omnistage.server.tasks.transcription_fields import Language, Text
 from omnistage.stage_configs.sampling import Count, Flag, Number, Temperature
 

@@ -6,8 +6,8 @@ from collections import deque
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 
-from omnistage.server.errors import ApiError, internal_error
-from omnistage.server.http.deadline import due_at
+from omnistage.server.common.deadline import due_at
+from omnistage.server.common.errors import ApiError, internal_error
 from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.realtime.common import Common
 from omnistage.server.realtime.items import Item, Json

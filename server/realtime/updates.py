@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from omnistage.server.errors import unsupported
-from omnistage.server.http.fields import parse
+from omnistage.server.common.errors import unsupported
+from omnistage.server.common.fields import parse
 from omnistage.server.realtime.settings import (
     Options,
     RealtimeSettings,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from omnistage.server.chat.usage import usage_of
+from omnistage.server.tasks.chat.usage import usage_of
 
 KINDS = ("text_tokens", "audio_tokens", "image_tokens")
 

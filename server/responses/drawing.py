@@ -5,13 +5,13 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from omnistage.server.chat.chunks import ChatChunk
-from omnistage.server.images.answer import about
-from omnistage.server.images.schema import EditRequest
-from omnistage.server.images.usage import Size, chat_usage, with_image
 from omnistage.server.media.medium import Medium
 from omnistage.server.responses.events import Event, ResponseEvents
 from omnistage.server.runtime.request import ImageOutput
+from omnistage.server.tasks.chat.chunks import ChatChunk
+from omnistage.server.tasks.images.answer import about
+from omnistage.server.tasks.images.schema import EditRequest
+from omnistage.server.tasks.images.usage import Size, chat_usage, with_image
 from omnistage.stages.messages.to_gateway import TOKEN_SIDE
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omnistage.server.chat.chunks import ChatChunk
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.responses.answer import INCOMPLETE, Json, ResponseHead
 from omnistage.server.responses.output import (
     FunctionCall,
@@ -14,6 +13,7 @@ from omnistage.server.responses.output import (
     Step,
     Thought,
 )
+from omnistage.server.tasks.chat.chunks import ChatChunk
 
 Event = dict[str, Any]
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from omnistage.server.errors import invalid, unsupported
-from omnistage.server.http.fields import parse
-from omnistage.server.images.mixed import FIELDS as BESIDE_TEXT
-from omnistage.server.images.schema import EditRequest
+from omnistage.server.common.errors import invalid, unsupported
+from omnistage.server.common.fields import parse
 from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_part
 from omnistage.server.responses.places import Places
 from omnistage.server.responses.schema import ResponseRequest, format_of
+from omnistage.server.tasks.images.mixed import FIELDS as BESIDE_TEXT
+from omnistage.server.tasks.images.schema import EditRequest
 
 KIND = "image_generation"
 ACTIONS = ("auto", "generate", "edit")

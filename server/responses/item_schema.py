@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from omnistage.server.chat.message_schema import AUDIO, TEXT, Schema
+from omnistage.server.tasks.chat.message_schema import AUDIO, TEXT, Schema
 
 
 def _object(required: Schema, optional: Schema | None = None) -> Schema:

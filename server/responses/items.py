@@ -5,7 +5,7 @@ import mimetypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omnistage.server.errors import invalid, unsupported
+from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.responses.places import Places
 
 Item = Mapping[str, Any]

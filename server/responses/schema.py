@@ -5,10 +5,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from omnistage.server.chat.fields import OF_CHATS, REFUSED
-from omnistage.server.chat.grammar import check_structured_outputs
-from omnistage.server.chat.media_options import MediaOptions, ProcessorOptions
-from omnistage.server.chat.schema import (
+from omnistage.server.common.errors import invalid, unsupported
+from omnistage.server.common.fields import Refused, RequestFields, refuse
+from omnistage.server.responses.item_schema import INPUT
+from omnistage.server.tasks.chat.fields import OF_CHATS, REFUSED
+from omnistage.server.tasks.chat.grammar import check_structured_outputs
+from omnistage.server.tasks.chat.media_options import MediaOptions, ProcessorOptions
+from omnistage.server.tasks.chat.schema import (
     MAX_MESSAGES,
     MAX_TOP_LOGPROBS,
     Options,
@@ -17,9 +20,6 @@ from omnistage.server.chat.schema import (
     Tools,
     at_most,
 )
-from omnistage.server.errors import invalid, unsupported
-from omnistage.server.http.fields import Refused, RequestFields, refuse
-from omnistage.server.responses.item_schema import INPUT
 from omnistage.stage_configs.sampling import Count, Flag, NumTokens
 
 MAX_PAIRS = 16

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 
 LIFETIME_S = 3600
 MAX_BYTES = 64 << 20

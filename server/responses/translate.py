@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from omnistage.server.chat.schema import ChatRequest, Sampling
-from omnistage.server.errors import fields_named, invalid, unsupported
-from omnistage.server.http.fields import parse
+from omnistage.server.common.errors import fields_named, invalid, unsupported
+from omnistage.server.common.fields import parse
 from omnistage.server.responses.image_tool import KIND
 from omnistage.server.responses.items import ConversationMessages, Item, Message, items_of
 from omnistage.server.responses.places import Places
 from omnistage.server.responses.schema import NOT_HERE, ResponseRequest, format_of
+from omnistage.server.tasks.chat.schema import ChatRequest, Sampling
 
 # Read here, or by the endpoint; the other fields of sampling are the chat's as they are.
 OWN_FIELDS = frozenset({"stream", "stream_options", *NOT_HERE})

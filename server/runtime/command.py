@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.readiness import check_ready
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.stages.messages.to_gateway import CommandResult

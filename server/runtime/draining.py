@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.changes import WEIGHTS
 from omnistage.server.runtime.command import check_command
 from omnistage.server.runtime.fleet import Fleet

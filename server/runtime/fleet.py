@@ -11,7 +11,7 @@ import msgspec
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChannelUsage, Losses
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.changes import Arguments, Change, Changes
 from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.server.errors import ApiError
-from omnistage.server.outcome import Outcome
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.outcome import Outcome
+from omnistage.server.common.trace import AGAIN, Trace, current_trace
 from omnistage.server.runtime.audio_pace import AudioPace
 from omnistage.server.runtime.request import GraphRequest
 from omnistage.server.runtime.samples import sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.server.trace import AGAIN, Trace, current_trace
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.messages.to_gateway import Embedding, ImagePixels, OfRequest, Sound, TextDelta
 

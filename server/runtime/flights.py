@@ -7,7 +7,8 @@ from contextlib import aclosing
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
-from omnistage.server.errors import ApiError, internal_error
+from omnistage.server.common.errors import ApiError, internal_error
+from omnistage.server.common.trace import FINISHED, GATEWAY, current_trace
 from omnistage.server.runtime.fleet import Ends, Fleet
 from omnistage.server.runtime.flight import Flight, Item
 from omnistage.server.runtime.media_input import MediaInput
@@ -18,7 +19,6 @@ from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.text_input import TextInput
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.work_check import check_work
-from omnistage.server.trace import FINISHED, GATEWAY, current_trace
 from omnistage.stages.messages.addresses import GATEWAY as GATEWAY_END
 from omnistage.stages.messages.to_gateway import (
     Failed,

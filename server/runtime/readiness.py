@@ -1,6 +1,6 @@
 """Says whether a stage accepts requests, and why not."""
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.stage_link import StageLink, StageState
 
 RETRY_LOADING_S = 5

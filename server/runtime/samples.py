@@ -5,7 +5,7 @@ Stereo is interleaved: a left and a right sample, and so on.
 
 from dataclasses import dataclass
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.stage_link import StageLink
 
 SAMPLE_BYTES = 2

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.draining import Draining
 from omnistage.server.runtime.fleet import Fleet, StageDied
 from omnistage.server.runtime.readiness import unavailable

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.request import GraphRequest
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.stages.messages.to_stage import Request

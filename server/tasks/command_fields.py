@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from omnistage.server.chat.schema import MAX_NAMES, at_most
+from omnistage.server.tasks.chat.schema import MAX_NAMES, at_most
 from omnistage.stage_configs.sampling import Count, Flag
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from omnistage.server.errors import ApiError, invalid
+from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.runtime.command import check_command
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLink

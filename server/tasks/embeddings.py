@@ -9,8 +9,8 @@ from uuid import uuid4
 from pydantic import Field, WithJsonSchema, field_validator
 
 from omnistage.connectors.chunk import Tensor
-from omnistage.server.http.fields import Refused, RequestFields
-from omnistage.server.http.served import check_makes, check_model
+from omnistage.server.common.fields import Refused, RequestFields
+from omnistage.server.common.served import check_makes, check_model
 from omnistage.server.runtime.request import EmbeddingOutput, GraphRequest, Outputs
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.stage_configs.sampling import Count

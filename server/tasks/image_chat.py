@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omnistage.server.chat.messages import ROLES
-from omnistage.server.chat.schema import ChatRequest
-from omnistage.server.errors import invalid
-from omnistage.server.http.served import check_model, made_by
-from omnistage.server.images.schema import EditRequest
+from omnistage.server.common.errors import invalid
+from omnistage.server.common.served import check_model, made_by
 from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_part
+from omnistage.server.tasks.chat.messages import ROLES
+from omnistage.server.tasks.chat.schema import ChatRequest
+from omnistage.server.tasks.images.schema import EditRequest
 from omnistage.stage_configs.graph import StageGraph
 
 MODALITIES = ({"image"}, {"text", "image"})

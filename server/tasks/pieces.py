@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from omnistage.server.audio.wav import wav_header
+from omnistage.server.media.audio.wav import wav_header
 from omnistage.server.media.images import MODES
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.server.runtime.samples import SampleFormat

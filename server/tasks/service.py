@@ -8,12 +8,12 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from omnistage.server.chat.audio_history import AudioHistory
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.medium import Medium
 from omnistage.server.runtime.request import GraphRequest, Outputs
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.server.speech.stored_voices import StoredVoices
+from omnistage.server.tasks.chat.audio_history import AudioHistory
+from omnistage.server.tasks.speech.stored_voices import StoredVoices
 
 T = TypeVar("T")
 

@@ -4,12 +4,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from omnistage.server.audio.time_stretch import MAX_SPEED, MIN_SPEED
-from omnistage.server.chat.schema import StageParams, Voice
-from omnistage.server.http.fields import Refused, RequestFields
-from omnistage.server.speech.choice import Asked, Task
-from omnistage.server.speech.coming import NOTHING_SAID
-from omnistage.server.speech.pieces import is_blank
+from omnistage.server.common.fields import Refused, RequestFields
+from omnistage.server.media.audio.time_stretch import MAX_SPEED, MIN_SPEED
+from omnistage.server.tasks.chat.schema import StageParams, Voice
+from omnistage.server.tasks.speech.choice import Asked, Task
+from omnistage.server.tasks.speech.coming import NOTHING_SAID
+from omnistage.server.tasks.speech.pieces import is_blank
 from omnistage.stage_configs.sampling import Flag, Number, Seed
 
 MAX_TEXT = 100_000

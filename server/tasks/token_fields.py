@@ -5,26 +5,26 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, WithJsonSchema
 
-from omnistage.server.chat.audio_history import AudioHistory
-from omnistage.server.chat.fields import RENDERING
-from omnistage.server.chat.media_options import (
+from omnistage.server.common.errors import invalid, unsupported
+from omnistage.server.common.fields import Refused, RequestFields
+from omnistage.server.tasks.chat.audio_history import AudioHistory
+from omnistage.server.tasks.chat.fields import RENDERING
+from omnistage.server.tasks.chat.media_options import (
     MediaOptions,
     ProcessorOptions,
     check_heard,
     media_options,
 )
-from omnistage.server.chat.message_schema import MESSAGES
-from omnistage.server.chat.messages import checked_messages, unknown_keys
-from omnistage.server.chat.schema import (
+from omnistage.server.tasks.chat.message_schema import MESSAGES
+from omnistage.server.tasks.chat.messages import checked_messages, unknown_keys
+from omnistage.server.tasks.chat.schema import (
     MAX_MESSAGES,
     Options,
     TokenIds,
     Tools,
     at_most,
 )
-from omnistage.server.chat.tools import checked_tools
-from omnistage.server.errors import invalid, unsupported
-from omnistage.server.http.fields import Refused, RequestFields
+from omnistage.server.tasks.chat.tools import checked_tools
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.sampling import Flag
 

@@ -5,8 +5,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from omnistage.server.errors import ApiError
-from omnistage.server.http.served import check_model, made_by
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.served import check_model, made_by
 from omnistage.server.media.medium import media_of
 from omnistage.server.runtime.request import GraphRequest, Outputs, TokensOutput
 from omnistage.server.tasks.service import Caller, Service, send

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from omnistage.server.chat.usage import usage_of
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.media.incoming import Incoming
+from omnistage.server.tasks.chat.usage import usage_of
 from omnistage.server.tasks.transcription_fields import AudioRequest, TranscriptionRequest
 
 Body = dict[str, Any]

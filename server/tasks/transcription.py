@@ -4,18 +4,18 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from omnistage.server.chat.schema import ChatRequest
-from omnistage.server.chat.translate import Translator
-from omnistage.server.errors import ApiError, fields_named
-from omnistage.server.http.served import check_model
+from omnistage.server.common.errors import ApiError, fields_named
+from omnistage.server.common.served import check_model
+from omnistage.server.common.trace import current_trace
 from omnistage.server.media.incoming import Incoming
 from omnistage.server.media.medium import Medium
 from omnistage.server.runtime.request import GraphRequest, Outputs, TextOutput
+from omnistage.server.tasks.chat.schema import ChatRequest
+from omnistage.server.tasks.chat.translate import Translator
 from omnistage.server.tasks.pieces import Answer, Choice, Piece, Text, Usage, stamps_of
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.server.tasks.transcript import Body, Transcript
 from omnistage.server.tasks.transcription_fields import AudioRequest
-from omnistage.server.trace import current_trace
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 

@@ -4,10 +4,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
-from omnistage.server.chat.schema import at_most
-from omnistage.server.errors import invalid, unsupported
-from omnistage.server.http.fields import RequestFields, parse
+from omnistage.server.common.errors import invalid, unsupported
+from omnistage.server.common.fields import RequestFields, parse
 from omnistage.server.media.parts import bare_base64, decoded
+from omnistage.server.tasks.chat.schema import at_most
 
 MAX_PROMPT = 16_384
 MAX_WORDS = 1024

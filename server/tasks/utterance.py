@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.text_input import TextInput
-from omnistage.server.speech.choice import VoiceChoice
-from omnistage.server.speech.reference import Reference
+from omnistage.server.tasks.speech.choice import VoiceChoice
+from omnistage.server.tasks.speech.reference import Reference
 from omnistage.server.tasks.speech_fields import SpeechRequest
 
 

@@ -7,11 +7,11 @@ from uuid import uuid4
 
 from pydantic import Field
 
-from omnistage.server.http.fields import RequestFields
-from omnistage.server.http.served import check_model
-from omnistage.server.images.schema import MAX_PROMPT, Scale
+from omnistage.server.common.fields import RequestFields
+from omnistage.server.common.served import check_model
 from omnistage.server.runtime.request import GraphRequest, ImageOutput, Outputs
-from omnistage.server.tasks.images import check_draws
+from omnistage.server.tasks.image_task import check_draws
+from omnistage.server.tasks.images.schema import MAX_PROMPT, Scale
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.stage_configs.sampling import Count, Seed
 from omnistage.stages.messages.body import Draw

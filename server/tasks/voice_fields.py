@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from omnistage.server.http.fields import Refused, RequestFields
+from omnistage.server.common.fields import Refused, RequestFields
 from omnistage.server.tasks.speech_fields import MAX_REF_TEXT, Spoken
 
 MAX_FILE_BYTES = 10 << 20

@@ -8,10 +8,10 @@ from urllib.parse import quote
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from omnistage.server.common.outcome import Outcome
+from omnistage.server.common.trace import ENDED, GATEWAY, RECEIVED, Trace
 from omnistage.server.http.state import start_of, state_of
-from omnistage.server.outcome import Outcome
 from omnistage.server.telemetry.recent import RecentTraces, summary_of
-from omnistage.server.trace import ENDED, GATEWAY, RECEIVED, Trace
 from omnistage.stages.messages.trace_context import HEADER, TraceContext
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from rich.console import Console
 from rich.logging import RichHandler
 
-from omnistage.server.trace import named_trace
+from omnistage.server.common.trace import named_trace
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
 
 TEXT = "%(whose)s%(message)s"

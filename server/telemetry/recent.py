@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from omnistage.server.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY, RECEIVED, Trace
+from omnistage.server.common.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY, RECEIVED, Trace
 
 NUM_TRACES = 256
 

@@ -24,8 +24,8 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from omnistage.server.outcome import Outcome
-from omnistage.server.trace import AGAIN, ENDED, GATEWAY, RECEIVED, Trace
+from omnistage.server.common.outcome import Outcome
+from omnistage.server.common.trace import AGAIN, ENDED, GATEWAY, RECEIVED, Trace
 from omnistage.stages.messages.trace_context import TraceContext
 
 SERVICE = "omnistage"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.fake_openai import wav
 
 from omnistage.bench.audio import AudioError, AudioMeter, decoded_bytes
-from omnistage.server.audio.wav import wav_header
+from omnistage.server.media.audio.wav import wav_header
 from omnistage.server.runtime.samples import SampleFormat
 
 

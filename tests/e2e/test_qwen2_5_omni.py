@@ -33,7 +33,7 @@ from support.qwen2_5_omni_reference import Answer, Qwen2_5Reference
 from support.server import Reply, TinyServer, assert_same_sound, running_server
 from support.warm_up import warm_up
 
-from omnistage.server.speech.requests import seed_of_piece
+from omnistage.server.tasks.speech.requests import seed_of_piece
 from omnistage.stage_configs.pick import GRAPHS
 
 pytestmark = pytest.mark.engine

@@ -13,7 +13,7 @@ from support.realtime import PATH, Talk
 from support.server import TinyServer
 from websockets.sync.client import connect
 
-from omnistage.server.audio.wav import wav_header
+from omnistage.server.media.audio.wav import wav_header
 from omnistage.server.runtime.samples import SampleFormat
 
 NUM_TOKENS = 12

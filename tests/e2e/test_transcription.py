@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from support.prompts import SHORT, text
 from support.server import TinyServer
 
-from omnistage.server.audio.encoder import make_encoder
+from omnistage.server.media.audio.encoder import make_encoder
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.tasks.transcription_fields import TranscriptionRequest, TranslationRequest
 

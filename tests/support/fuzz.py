@@ -12,9 +12,9 @@ from support.bad_input import good_png, good_wav, url_part
 from support.gateway import MODEL
 from support.prompts import sound, sound_part
 
-from omnistage.server.chat.fields import IGNORED, REFUSED
-from omnistage.server.chat.messages import ROLES
-from omnistage.server.chat.schema import DONE
+from omnistage.server.tasks.chat.fields import IGNORED, REFUSED
+from omnistage.server.tasks.chat.messages import ROLES
+from omnistage.server.tasks.chat.schema import DONE
 
 LONG = "OMNISTAGE_LONG_FUZZ"
 

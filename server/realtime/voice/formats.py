@@ -9,12 +9,12 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.server.audio.contract import AudioEncoder
-from omnistage.server.audio.encoder import make_encoder
-from omnistage.server.audio.frames import audio_frame
-from omnistage.server.audio.resample import Resampled
-from omnistage.server.audio.time_stretch import TimeStretch
-from omnistage.server.audio.wav import wav_header
+from omnistage.server.media.audio.contract import AudioEncoder
+from omnistage.server.media.audio.encoder import make_encoder
+from omnistage.server.media.audio.frames import audio_frame
+from omnistage.server.media.audio.resample import Resampled
+from omnistage.server.media.audio.time_stretch import TimeStretch
+from omnistage.server.media.audio.wav import wav_header
 from omnistage.server.runtime.samples import SAMPLE_BYTES, SampleFormat
 
 FormatName = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]

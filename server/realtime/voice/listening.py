@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.server.errors import ApiError, invalid
+from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.realtime.voice.formats import (
     PCM,
     Resampler,

@@ -11,7 +11,7 @@ from support.fuzz import assert_answered, damaged, fuzzed, odd_values
 from support.gateway import MODEL
 from support.pictures import mask_png, png
 
-from omnistage.server.images.schema import EditRequest, ImageRequest
+from omnistage.server.tasks.images.schema import EditRequest, ImageRequest
 
 BODY: dict[str, Any] = {
     "model": MODEL,

@@ -17,7 +17,7 @@ from support.bodies import given_text
 from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 
-from omnistage.server.speech.requests import seed_of_piece
+from omnistage.server.tasks.speech.requests import seed_of_piece
 from omnistage.server.tasks.speech_fields import MAX_TEXT
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.kinds import Kind, Payload, payloads

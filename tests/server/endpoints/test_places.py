@@ -16,18 +16,18 @@ from support.gateway import IMAGES, MODEL, OMNI, RunningGateway, SharedConnector
 from support.pictures import png
 
 from omnistage.server.app import make_gateway
-from omnistage.server.chat.schema import ChatRequest, CompletionRequest
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.memory import GivingBack
 from omnistage.server.endpoints.chat import ChatCompletions
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.images import Images
 from omnistage.server.endpoints.speech import SpeechEndpoint
 from omnistage.server.endpoints.text_completions import TextCompletions
-from omnistage.server.errors import ApiError
-from omnistage.server.http.memory import GivingBack
 from omnistage.server.http.state import PLACE, RequestState
-from omnistage.server.images.schema import ImageRequest
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.tasks.chat.schema import ChatRequest, CompletionRequest
+from omnistage.server.tasks.images.schema import ImageRequest
 from omnistage.server.tasks.speech_fields import SpeechRequest
 from omnistage.stage_configs.graph import StageGraph
 

@@ -20,18 +20,18 @@ from support.sounds import tone, wav_of
 from websockets.sync.client import connect
 
 import omnistage.server
-from omnistage.server.chat.fields import OF_CHATS
-from omnistage.server.chat.schema import ChatRequest, CompletionRequest, Sampling
+from omnistage.server.common.fields import Refused, RequestFields
 from omnistage.server.endpoints.speech_stream_fields import SessionConfig
-from omnistage.server.http.fields import Refused, RequestFields
-from omnistage.server.images.schema import ImageRequest
 from omnistage.server.responses.schema import (
     NOT_HERE,
     ReasoningOptions,
     ResponseRequest,
     TextOptions,
 )
+from omnistage.server.tasks.chat.fields import OF_CHATS
+from omnistage.server.tasks.chat.schema import ChatRequest, CompletionRequest, Sampling
 from omnistage.server.tasks.embeddings import EmbeddingRequest
+from omnistage.server.tasks.images.schema import ImageRequest
 from omnistage.server.tasks.speech_fields import SpeechRequest
 from omnistage.server.tasks.token_fields import TokenizeRequest
 from omnistage.server.tasks.voice_fields import VoiceRequest

@@ -10,8 +10,8 @@ from starlette.requests import Request as HttpRequest
 from support.chats import TEXT, URL
 from support.gateway import OMNI, RunningGateway, running_gateway
 
+from omnistage.server.common.errors import ApiError
 from omnistage.server.endpoints.traces import refuse_others
-from omnistage.server.errors import ApiError
 from omnistage.server.http.keys import Keys
 
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from support.gateway import RunningGateway
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.http.body_limit import BodyLimit
 
 URL = "/v1/chat/completions"

@@ -6,8 +6,8 @@ import httpx
 import pytest
 from support.gateway import MODEL
 
-from omnistage.server.errors import ApiError
-from omnistage.server.http.json_text import MAX_DEPTH, parse_json
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.json_text import MAX_DEPTH, parse_json
 
 URL = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}

@@ -9,8 +9,8 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from omnistage.server.common.outcome import Outcome
 from omnistage.server.http.state import RequestState, WithState, held, state_of
-from omnistage.server.outcome import Outcome
 
 SERVER = Path(__file__).parents[3] / "server"
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from support.dear_bodies import gif, jpeg, png, tiff
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.media.blocks import MAX_BLOCKS, MAX_FRAMES, check_blocks
 
 ENTRY = struct.pack("<HHII", 65000, 1, 1, 0)

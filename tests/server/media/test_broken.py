@@ -6,7 +6,7 @@ import pytest
 from support.broken import BREAKAGES, KINDS, is_internal
 from support.taken_media import taken
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.media.medium import Medium
 
 # Pillow's, of files that it reads all the same, or refuses afterwards.

@@ -12,7 +12,7 @@ from support.bad_input import good_png, good_wav, png, url_part
 from support.prompts import heard_video_bytes, sound, sound_part, video_bytes
 from support.taken_media import only, taken_of
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.media import containers, frames
 from omnistage.server.media import sound as sound_module
 from omnistage.server.media.containers import MAX_DURATION_S, opened

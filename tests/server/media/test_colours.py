@@ -22,7 +22,7 @@ from support.media_hosts import MediaHosts
 from support.pictures import file_of
 from support.prompts import data_url
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.media.check import check_image
 from omnistage.server.media.colours import PLAIN, is_plain, rgb_of
 from omnistage.server.media.files import MediaFolder

@@ -12,9 +12,9 @@ from support.bad_input import png
 from support.media_hosts import Client
 from support.waiting import until
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.memory import GivingBack
 from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.memory import GivingBack
 from omnistage.server.media.check import check_image
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher

@@ -20,7 +20,7 @@ from support.recorded import (
 from transformers import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
 from transformers.video_utils import VideoMetadata, load_video
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.media.frames import Film, film_of, rate_of, scan_of
 from omnistage.server.media.watching import AS_IT_IS, FrameChooser, Watching
 from omnistage.stages.messages.to_gateway import Sampler

@@ -11,7 +11,7 @@ from support.bad_input import good_png
 from support.media_hosts import MediaHosts, media_hosts
 from support.pictures import mask_png, png
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.image_load import Source, load_images
 from omnistage.server.media.images import File, read_images

@@ -18,7 +18,7 @@ from support.recorded import decoded_frames
 from support.taken_media import READING, only
 from support.waiting import until
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.http.disconnect import ClientGone
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder

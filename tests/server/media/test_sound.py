@@ -17,7 +17,7 @@ from support.recorded import (
     without_length,
 )
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.media import sound as sound_module
 from omnistage.server.media.sound import MAX_RATE_HZ, SoundTrack
 

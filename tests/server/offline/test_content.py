@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 from support.taken_media import taken
 
-from omnistage.server.chat.audio_history import AudioHistory
-from omnistage.server.chat.messages import checked_messages
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.media.medium import media_of
 from omnistage.server.offline.content import messages_of, wav_of
 from omnistage.server.runtime.samples import SampleFormat
+from omnistage.server.tasks.chat.audio_history import AudioHistory
+from omnistage.server.tasks.chat.messages import checked_messages
 from omnistage.server.tasks.pieces import Audio, Usage, audio_of
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (6, 9, 3), dtype=np.uint8)

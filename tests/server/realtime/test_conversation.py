@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.realtime.conversation import Conversation, messages_of
 from omnistage.server.realtime.items import Item, Part, item_of
 from omnistage.server.realtime.playout import PlayedAnswer

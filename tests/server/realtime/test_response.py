@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.realtime import Order, check_event
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.realtime.conversation import Conversation
 from omnistage.server.realtime.events import new_id

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.realtime.beta import without_flat
 from omnistage.server.realtime.settings import (
     RealtimeSettings,

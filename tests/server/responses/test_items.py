@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.responses.items import NOT_DONE, ConversationMessages, items_of
 from omnistage.server.responses.places import Places
 from omnistage.server.responses.resources import resource_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.responses import store
 from omnistage.server.responses.store import LIFETIME_S, ResponseStore, StoredResponse
 

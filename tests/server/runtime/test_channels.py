@@ -13,8 +13,8 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import ChannelUsage
 from omnistage.server.endpoints.present import by_ends
 from omnistage.server.http.body_limit import MAX_BODY_BYTES
-from omnistage.server.images.schema import MAX_SIDE
 from omnistage.server.runtime.channels import GATEWAY_CONNECTOR, REQUESTS_ARENA_MB, Channels
+from omnistage.server.tasks.images.schema import MAX_SIDE
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.kinds import Kind

@@ -25,7 +25,7 @@ from omnistage.connectors.contract import Connector
 from omnistage.connectors.options import Option
 from omnistage.connectors.shm import ShmConnector
 from omnistage.connectors.tcp.connector import pair_of
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.fleet import Fleet, StageDied
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime

@@ -3,8 +3,8 @@
 import pytest
 from support.bodies import chat_request
 
-from omnistage.server.errors import ApiError
-from omnistage.server.outcome import Outcome
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.outcome import Outcome
 from omnistage.server.runtime.flight import Flight
 
 

@@ -17,10 +17,10 @@ from support.fake_stages import FakeGraph
 from support.gateway import OMNI, RunningGateway, SharedConnector, outputs_of, running_gateway
 from support.waiting import until, wait_until
 
+from omnistage.server.common.trace import GATEWAY, RECEIVED
 from omnistage.server.runtime.flight import Flight
 from omnistage.server.runtime.request import TextOutput
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.server.trace import GATEWAY, RECEIVED
 from omnistage.stage_configs.graph import StageGraph
 
 NUM_AT_ONCE = 8

@@ -14,7 +14,7 @@ from support.gateway import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
 from omnistage.connectors.chunk import Tensor
-from omnistage.server.errors import ApiError, invalid
+from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.runtime.media_input import Piece
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime

@@ -10,7 +10,7 @@ from support.fake_stages import FakeGraph
 from support.gateway import MODEL, OMNI, SharedConnector, running_gateway
 from support.waiting import wait_until
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 

@@ -17,11 +17,11 @@ from support.gateway import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.trace import GATEWAY, Trace, following
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageState
-from omnistage.server.trace import GATEWAY, Trace, following
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import CommandResult, Failed, Lora
 from omnistage.stages.messages.to_stage import Command

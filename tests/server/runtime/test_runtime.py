@@ -9,7 +9,7 @@ from support.fake_stages import FakeGraph
 from support.gateway import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph

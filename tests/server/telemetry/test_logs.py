@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
+from omnistage.server.common.trace import Trace, following
 from omnistage.server.telemetry.logs import JsonLines, LogFormat, LogLevel, configure_logging
-from omnistage.server.trace import Trace, following
 
 logger = logging.getLogger("omnistage.test_logs")
 

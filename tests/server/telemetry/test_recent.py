@@ -1,8 +1,8 @@
 """The latest requests, as they are remembered and told."""
 
-from omnistage.server.outcome import Outcome
+from omnistage.server.common.outcome import Outcome
+from omnistage.server.common.trace import ENDED, FIRST_TEXT, GATEWAY, RECEIVED, Trace
 from omnistage.server.telemetry.recent import RecentTraces, details_of, summary_of
-from omnistage.server.trace import ENDED, FIRST_TEXT, GATEWAY, RECEIVED, Trace
 from omnistage.stages.messages.trace_context import TraceContext
 
 MS = 1_000_000

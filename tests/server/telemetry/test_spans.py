@@ -7,9 +7,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
-from omnistage.server.outcome import Outcome
+from omnistage.server.common.outcome import Outcome
+from omnistage.server.common.trace import AGAIN, ENDED, FIRST_AUDIO, GATEWAY, RECEIVED, Trace
 from omnistage.server.telemetry.spans import SpanExport, attributes_of
-from omnistage.server.trace import AGAIN, ENDED, FIRST_AUDIO, GATEWAY, RECEIVED, Trace
 from omnistage.stages.messages.trace_context import TraceContext
 
 MS = 1_000_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from omnistage.server.errors import ApiError, invalid, unsupported
+from omnistage.server.common.errors import ApiError, invalid, unsupported
 from omnistage.stages.messages.log_bound import MAX_LOG_CHARACTERS, bound_logs, shortened
 
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest
 
-from omnistage.server.chat.schema import ChatRequest, CompletionRequest
-from omnistage.server.http.fields import RequestFields
+from omnistage.server.common.fields import RequestFields
 from omnistage.server.responses.schema import ResponseRequest
+from omnistage.server.tasks.chat.schema import ChatRequest, CompletionRequest
 from omnistage.server.tasks.embeddings import EmbeddingRequest
 from omnistage.server.tasks.token_fields import TokenizeRequest
 from omnistage.stages.vllm.compat import ChatCompletionRequest, TokenizeChatRequest

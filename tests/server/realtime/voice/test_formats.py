@@ -6,7 +6,7 @@ import av
 import numpy as np
 import pytest
 
-from omnistage.server.audio.frames import audio_frame
+from omnistage.server.media.audio.frames import audio_frame
 from omnistage.server.realtime.voice.formats import (
     G711_SAMPLES,
     PCM_SAMPLES,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnistage.server.errors import ApiError
+from omnistage.server.common.errors import ApiError
 from omnistage.server.realtime.voice import listening
 from omnistage.server.realtime.voice.listening import FRAME_SAMPLES, Ear, InputBuffer
 

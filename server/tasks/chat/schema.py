@@ -1,0 +1,325 @@
+"""The fields of chat and text completions that have an effect; fields.py lists the others."""
+
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+)
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
+
+from omnistage.server.common.errors import invalid, unsupported
+from omnistage.server.common.fields import Refused, RequestFields
+from omnistage.server.tasks.chat.fields import IGNORED, OF_CHATS, REFUSED, RENDERING
+from omnistage.server.tasks.chat.grammar import check_response_format, check_structured_outputs
+from omnistage.server.tasks.chat.media_options import MediaOptions, ProcessorOptions
+from omnistage.server.tasks.chat.message_schema import MESSAGES
+from omnistage.server.tasks.chat.messages import unknown_keys
+from omnistage.stage_configs.sampling import (
+    Count,
+    Flag,
+    MinTokens,
+    Number,
+    NumTokens,
+    RepetitionPenalty,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+)
+
+MAX_STOPS = 4
+MAX_TOP_LOGPROBS = 20
+MAX_CHOICES = 128
+MAX_BIASES = 4096
+MAX_WORDS = 1024
+MAX_WORD_CHARACTERS = 256
+MAX_STOP_CHARACTERS = 1024
+MAX_IDS = 1 << 18
+MAX_MESSAGES = 1 << 14
+MAX_TOOLS = 128
+MAX_NAMES = 64
+DEFAULT_TOKENS = 16  # OpenAI's, of a text completion
+
+Penalty = Annotated[Number, Field(ge=-2, le=2)]
+Bias = Annotated[Number, Field(ge=-100, le=100)]
+TokenId = Annotated[Count, Field(ge=0, lt=1 << 31)]
+TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+
+
+def at_most(limit: int) -> BeforeValidator:
+    """Refuses a list or an object by its length, before anyone looks at what is in it."""
+
+    def counted(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > limit:
+            raise ValueError(f"has {len(value)} items; at most {limit}")
+        return value
+
+    return BeforeValidator(counted)
+
+
+def _word(value: str) -> str:
+    """vLLM before 0.32 fails on a word that makes no token."""
+    if not value.strip():
+        raise ValueError("must have more than white space")
+    return value
+
+
+def _is_prompt(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(type(one) is int and 0 <= one < 1 << 31 for one in value)
+    return isinstance(value, str) and bool(value)
+
+
+Word = Annotated[str, Field(max_length=MAX_WORD_CHARACTERS), AfterValidator(_word)]
+Words = Annotated[list[Word], Field(max_length=MAX_WORDS, fail_fast=True), at_most(MAX_WORDS)]
+Biases = Annotated[dict[TokenIdKey, Bias], Field(max_length=MAX_BIASES), at_most(MAX_BIASES)]
+TokenIds = Annotated[
+    list[TokenId], Field(min_length=1, max_length=MAX_IDS, fail_fast=True), at_most(MAX_IDS)
+]
+StopIds = Annotated[list[TokenId], Field(max_length=MAX_WORDS, fail_fast=True), at_most(MAX_WORDS)]
+Tools = Annotated[list[dict[str, Any]], at_most(MAX_TOOLS)]
+Names = Annotated[list[str], at_most(MAX_NAMES)]
+StageParams = Annotated[dict[str, dict[str, Any]], at_most(MAX_NAMES)]
+Options = Annotated[dict[str, Any], at_most(MAX_WORDS)]
+
+
+class LoraChoice(TypedDict):
+    """An adapter that was added, and how much of it."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # pydantic's way
+
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    scale: NotRequired[Annotated[Number, Field(ge=-10, le=10)]]
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, dict) else value
+
+
+def _differ(loras: list[LoraChoice]) -> list[LoraChoice]:
+    if len({one["name"] for one in loras}) != len(loras):
+        raise ValueError("names an adapter twice")
+    return loras
+
+
+Loras = Annotated[
+    list[LoraChoice],
+    BeforeValidator(_as_list),
+    AfterValidator(_differ),
+    Field(min_length=1, max_length=8),
+    at_most(8),
+]
+
+
+def _voice_name(voice: Any) -> Any:
+    """OpenAI's SDK sends a voice as its name or as `{"id": name}`."""
+    return voice["id"] if isinstance(voice, dict) and isinstance(voice.get("id"), str) else voice
+
+
+Voice = Annotated[str, BeforeValidator(_voice_name)]
+
+
+class AudioOptions(RequestFields):
+    """How an answer is spoken and encoded."""
+
+    voice: Voice | None = None
+    format: str = "wav"
+
+
+class StreamOptions(RequestFields):
+    """The contents of a stream beside its deltas; `include_obfuscation` is known and ignored."""
+
+    include_usage: Flag = False
+    continuous_usage_stats: Flag = False
+    include_obfuscation: Flag = False
+
+
+class Sampling(RequestFields):
+    """How a model answers, whatever it is asked: OpenAI's fields and vLLM's."""
+
+    ignored = IGNORED
+
+    model: str | None = None
+    stream: Flag | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[Count, Field(ge=1, le=MAX_CHOICES)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: Biases | None = None
+    seed: Seed | None = None
+    stop: str | list[str] | None = None
+    min_tokens: MinTokens | None = None
+    return_token_ids: Flag | None = None
+    # The entry stage's serving class reads these itself, and refuses what it cannot use.
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    stop_token_ids: StopIds | None = None
+    allowed_token_ids: TokenIds | None = None
+    bad_words: Words | None = None
+    ignore_eos: Flag | None = None
+    include_stop_str_in_output: Flag | None = None
+    skip_special_tokens: Flag | None = None
+    spaces_between_special_tokens: Flag | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+
+    @field_validator("stop", mode="plain")
+    @classmethod
+    def _stops(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        stops = [value] if isinstance(value, str) else value
+        if isinstance(stops, list) and len(stops) > MAX_STOPS:
+            raise ValueError(f"has {len(stops)} strings; at most {MAX_STOPS}")
+        if not isinstance(stops, list) or not all(isinstance(one, str) and one for one in stops):
+            raise ValueError("must be a string or a list of strings, none of them empty")
+        longest = max(map(len, stops), default=0)
+        if longest > MAX_STOP_CHARACTERS:
+            raise ValueError(f"has {longest} characters; at most {MAX_STOP_CHARACTERS}")
+        return value
+
+    @property
+    def has_usage(self) -> bool:
+        """Returns whether a stream ends with its usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def usage_options(self) -> dict[str, bool]:
+        """The entry stage's `stream_options`: the usage so far in each chunk, or at the end."""
+        options = self.stream_options or StreamOptions()
+        is_running = options.include_usage and options.continuous_usage_stats
+        return {"include_usage": True, **({"continuous_usage_stats": True} if is_running else {})}
+
+    def check_sampling(self, max_tokens: int | None) -> None:
+        """Raise ApiError for fields that do not go together, or ask for too large a grammar."""
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options", "is only allowed when stream is true")
+        if (self.n or 1) > 1 and self.temperature == 0:
+            raise invalid("n", "must be 1 at temperature 0, where all answers are one")
+        if max_tokens is not None and (self.min_tokens or 0) > max_tokens:
+            raise invalid("min_tokens", f"exceeds the {max_tokens} tokens allowed")
+        if self.response_format is not None:
+            check_response_format(self.response_format)
+        if self.structured_outputs is not None:
+            check_structured_outputs(self.structured_outputs)
+
+
+class ChatRequest(Sampling):
+    """The body of POST /v1/chat/completions."""
+
+    refused = REFUSED
+
+    messages: Annotated[list[dict[str, Any]], at_most(MAX_MESSAGES), WithJsonSchema(MESSAGES)] = (
+        Field(min_length=1, fail_fast=True)
+    )
+    modalities: Names | None = None
+    audio: AudioOptions | None = None
+    max_tokens: NumTokens | None = None
+    max_completion_tokens: NumTokens | None = None
+    logprobs: Flag | None = None
+    top_logprobs: Annotated[Count, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    stage_params: StageParams | None = None
+    return_codes: Flag | None = None
+    return_timeline: Flag | None = None
+    # The entry stage's chat class reads these itself, and refuses what it cannot use.
+    tools: Tools | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: Flag | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    include_reasoning: Flag | None = None
+    chat_template_kwargs: Options | None = None
+    mm_processor_kwargs: ProcessorOptions | None = None
+    media_io_kwargs: MediaOptions | None = None
+
+    @property
+    def has_words(self) -> bool:
+        """Returns whether the answer's words are sent: of `["audio"]` alone they are made and
+        spoken.
+        """
+        return self.modalities is None or "text" in self.modalities
+
+    def check(self) -> None:
+        """Raise ApiError for fields that ask for what is not done, or that do not go together."""
+        super().check()
+        self.check_sampling(self.max_completion_tokens or self.max_tokens)
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("top_logprobs", "needs logprobs to be true")
+        for name in sorted(RENDERING & (self.chat_template_kwargs or {}).keys()):
+            raise unsupported(f"chat_template_kwargs.{name}")
+
+    @property
+    def unknown(self) -> list[str]:
+        """Fields that nobody here knows, and such keys of messages."""
+        return super().unknown + unknown_keys(self.messages)
+
+
+DONE = frozenset(ChatRequest.model_fields)
+
+
+class CompletionRequest(Sampling):
+    """The body of POST /v1/completions."""
+
+    # What is a chat's alone would have no effect here; a prompt's special tokens are added.
+    refused: ClassVar[Refused] = {
+        **OF_CHATS,
+        **REFUSED,
+        "add_special_tokens": (True,),
+        "suffix": ("",),
+    }
+
+    prompt: str | list[Any]
+    max_tokens: Annotated[Count, Field(ge=0, le=1 << 31)] | None = None
+    logprobs: Annotated[Count, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: Flag | None = None
+    best_of: Annotated[Count, Field(ge=1, le=MAX_CHOICES)] | None = None
+
+    @field_validator("prompt", mode="plain")
+    @classmethod
+    def _prompts(cls, value: Any) -> Any:
+        several = isinstance(value, list) and not (value and type(value[0]) is int)
+        prompts = value if several else [value]
+        if not 1 <= len(prompts) <= MAX_CHOICES or not all(map(_is_prompt, prompts)):
+            raise ValueError(
+                f"must be a text, a list of token ids, or a list of 1 to {MAX_CHOICES} of these, "
+                "none of them empty"
+            )
+        return value
+
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts there are: one may come without a list around it."""
+        is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return 1 if is_one else len(self.prompt)
+
+    @property
+    def num_tokens(self) -> int:
+        """How many may be made for a prompt."""
+        return DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
+
+    def check(self) -> None:
+        """Raise ApiError for fields that ask for what is not done, or that do not go together."""
+        super().check()
+        self.check_sampling(self.num_tokens)
+        num_choices = self.n or 1
+        if self.best_of not in (None, num_choices):
+            raise unsupported("best_of", f"best_of {self.best_of} with n {num_choices}")
+        if num_choices * self.num_prompts > MAX_CHOICES:
+            raise invalid("n", f"times the number of prompts exceeds {MAX_CHOICES}")
+        if self.num_tokens == 0 and not self.echo:
+            raise invalid("max_tokens", "must be at least 1 without echo")
+        if self.echo and self.return_token_ids:
+            raise unsupported("echo", "echo with return_token_ids")
+
+
+COMPLETION_DONE = frozenset(CompletionRequest.model_fields)
