@@ -4,62 +4,18 @@ import argparse
 import base64
 import io
 import random
-import re
 import wave
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import numpy as np
 import numpy.typing as npt
+from ear import Ear, Samples, errors, words
 from pictures import ask, draw, scene
 from PIL import Image
-from pocketsphinx import Decoder
 from texts import spoken, talk, to_speak
 from voices import FLITE_RATE_HZ, SPEAKERS, speak
-from world import WORDS
-
-Samples = npt.NDArray[np.int16]
-
-
-class Ear:
-    """pocketsphinx with a grammar of the vocabulary: any row of its words."""
-
-    def __init__(self) -> None:
-        self._decoder = Decoder(lm=None, loglevel="FATAL")
-        known = [word for word in map(str.lower, WORDS) if self._decoder.lookup_word(word)]
-        grammar = f"#JSGF V1.0; grammar g; public <s> = ({' | '.join(known)})+;"
-        self._decoder.add_jsgf_string("words", grammar)
-        self._decoder.activate_search("words")
-
-    def hears(self, samples: Samples) -> list[str]:
-        """The words of a sound at 16 kHz."""
-        quiet = np.zeros(FLITE_RATE_HZ // 5, np.int16)
-        self._decoder.start_utt()
-        whole = np.concatenate([quiet, samples, quiet]).tobytes()
-        self._decoder.process_raw(whole, no_search=False, full_utt=True)
-        self._decoder.end_utt()
-        heard = self._decoder.hyp()
-        return re.sub(r"\(\d\)", "", heard.hypstr).lower().split() if heard else []
-
-
-def words(text: str) -> list[str]:
-    """As the recogniser writes them."""
-    return re.findall(r"[a-z']+", text.lower())
-
-
-def errors(wanted: Sequence[str], heard: Sequence[str]) -> int:
-    """Words to change, add and take away: the edit distance."""
-    row = list(range(len(heard) + 1))
-    for one in wanted:
-        before, row[0] = row[0], row[0] + 1
-        for index, other in enumerate(heard):
-            before, row[index + 1] = (
-                row[index + 1],
-                min(before + (one != other), row[index] + 1, row[index + 1] + 1),
-            )
-    return row[-1]
 
 
 def at_16k(content: bytes) -> Samples:
@@ -111,8 +67,8 @@ class Judge:
                 body |= {"response_format": "wav", "temperature": temperature, "seed": 1}
                 reply = self._client.post("/v1/audio/speech", json=body)
                 reply.raise_for_status()
-                ours += errors(wanted, self._ear.hears(at_16k(reply.content)))
-                theirs += errors(wanted, self._ear.hears(speak(text, speaker)))
+                ours += errors(wanted, self._ear.hear(at_16k(reply.content)))
+                theirs += errors(wanted, self._ear.hear(speak(text, speaker)))
                 total += len(wanted)
             print(
                 f"{speaker}, temperature {temperature}: word error {100 * ours / total:.1f} %, "
