@@ -10,6 +10,7 @@ from omnistage.server.endpoints import (
     admin,
     audio_models,
     chat,
+    client_secrets,
     embeddings,
     health,
     home,
@@ -46,7 +47,9 @@ from omnistage.server.http.openapi import OF_THE_API, WITH_KEY, DescribedApp, er
 from omnistage.server.http.rate_limit import RateLimit
 from omnistage.server.http.request_id import RequestId
 from omnistage.server.http.root_path import BelowRoot
+from omnistage.server.http.socket_protocol import REALTIME
 from omnistage.server.http.state import WithState
+from omnistage.server.http.temporary_keys import TemporaryKeys
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
@@ -77,6 +80,7 @@ GUARDED: Tagged = {
     transcription.routes: "Audio",
     stored_voices.routes: "Audio",
     audio_models.routes: "Audio",
+    client_secrets.routes: "Realtime",
     images.routes: "Images",
     videos.routes: "Videos",
     embeddings.routes: "Embeddings",
@@ -115,7 +119,8 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     app.add_middleware(Deadline, timeout_s=options.timeout_s)
     if options.requests_per_minute is not None:
         app.add_middleware(RateLimit, per_minute=options.requests_per_minute)
-    app.add_middleware(KeyGuard, keys=options.keys)
+    secrets = gateway.client_secrets
+    app.add_middleware(KeyGuard, keys=options.keys, temporary=secrets, opened=(REALTIME,))
     app.add_middleware(KeyGuard, keys=options.admin_keys, prefix=ADMIN)
     origins = () if options.cors is None else options.cors.origins
     app.add_middleware(SocketOrigins, origins=origins)
@@ -153,9 +158,10 @@ def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingB
         ImageStore(),
         traces,
         Following(traces, exporter_to(options.traces_url)),
+        TemporaryKeys(),
         options.keep_alive_s,
         options.max_unsent_bytes,
-        options.max_sessions,
+        options.sessions,
         has_admin=bool(options.admin_keys),
         has_keys=bool(options.keys),
     )

@@ -7,6 +7,7 @@ from omnistage.server.http.cors import Cors
 from omnistage.server.http.keys import NO_KEYS, Keys
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 from omnistage.server.media.decode_room import NUM_BYTES
+from omnistage.server.realtime.bounds import DEFAULT_BOUNDS, SessionBounds
 from omnistage.server.runtime.flights import MAX_REQUESTS
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.telemetry.logs import LogFormat, LogLevel
@@ -29,7 +30,7 @@ class GatewayOptions:
     keep_alive_s: float = KEEP_ALIVE_S
     max_unsent_bytes: int = MAX_UNSENT_BYTES
     max_requests: int = MAX_REQUESTS
-    max_sessions: int = 64  # of /v1/realtime
+    sessions: SessionBounds = DEFAULT_BOUNDS  # of /v1/realtime
     requests_per_minute: int | None = None
     timeout_s: float | None = None
     decode_bytes: int = NUM_BYTES

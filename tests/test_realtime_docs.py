@@ -11,8 +11,10 @@ from support.gateway import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.endpoints import realtime
 from omnistage.server.options import GatewayOptions
-from omnistage.server.realtime import answers, conversation, session
+from omnistage.server.realtime import answers, conversation
 from omnistage.server.realtime.voice import listening
+
+BOUNDS = GatewayOptions().sessions
 
 PAGE = (Path(__file__).parents[1] / "docs" / "realtime.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -44,14 +46,17 @@ def test_there_are_snippets_for_the_sdk_and_without() -> None:
 @pytest.mark.parametrize(
     ("row", "value"),
     [
-        ("length", f"{session.MAX_S // 60} min"),
-        ("no event", f"{realtime.IDLE_S / 60:.0f} min"),
+        ("length", f"`--session-timeout` ({BOUNDS.length_s} s)"),
+        ("no event", f"`--session-idle-timeout` ({BOUNDS.idle_s:.0f} s)"),
         ("an event without", f"{realtime.MAX_EVENT >> 20} MiB"),
         ("audio that waits", f"{listening.MAX_BUFFER_S / 60:.0f} min"),
-        ("the conversation", f"{conversation.MAX_ITEMS} items, {conversation.MAX_BYTES >> 20} MiB"),
+        (
+            "the conversation",
+            f"{conversation.MAX_ITEMS} items, `--session-memory-mb` ({BOUNDS.max_bytes >> 20})",
+        ),
         ("refused events", str(realtime.MAX_ERRORS)),
         ("a client that", f"{answers.SLOW_S:.0f} s"),
-        ("sessions of", f"{GatewayOptions().max_sessions}"),
+        ("sessions of a server", f"`--max-sessions` ({BOUNDS.max_sessions})"),
     ],
 )
 def test_a_limit_is_the_codes(row: str, value: str) -> None:

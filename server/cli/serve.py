@@ -106,6 +106,7 @@ def gateway_options(typed: ServeOptions) -> "GatewayOptions":
     from omnistage.server.cli.serving.gateway_options import cors_of, root_path_of, tls_of
     from omnistage.server.http.keys import Keys
     from omnistage.server.options import GatewayOptions
+    from omnistage.server.realtime.bounds import SessionBounds
 
     try:
         keys = Keys.read(typed.api_key or (), typed.api_key_file)
@@ -119,7 +120,13 @@ def gateway_options(typed: ServeOptions) -> "GatewayOptions":
         admin_keys=admin_keys,
         max_unsent_bytes=typed.client_buffer_mb << 20,
         max_requests=typed.max_queue,
-        max_sessions=typed.max_sessions,
+        sessions=SessionBounds(
+            typed.max_sessions,
+            typed.sessions_per_key,
+            typed.session_timeout,
+            typed.session_idle_timeout,
+            typed.session_memory_mb << 20,
+        ),
         requests_per_minute=typed.requests_per_minute,
         timeout_s=typed.request_timeout,
         decode_bytes=typed.decode_memory_mb << 20,

@@ -117,3 +117,18 @@ def text_examples(graph: StageGraph) -> Mapping[str, Any]:
     if "text" not in graph.outputs:
         return {}
     return {"a beginning": {"model": graph.served_name, "prompt": "Once upon", "max_tokens": 16}}
+
+
+def secret_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """Returns client secrets of a graph that can hold a conversation."""
+    if "text" not in graph.outputs:
+        return {}
+    session = {"type": "realtime", "model": graph.served_name, "instructions": "Be brief."}
+    return {"a session": {"expires_after": {"seconds": 60}, "session": session}}
+
+
+def beta_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """Returns client secrets by the beta's flat fields."""
+    if "text" not in graph.outputs:
+        return {}
+    return {"a session": {"input_audio_format": "pcm16", "turn_detection": None}}

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from omnistage.server.endpoints.counters import RequestCounters
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
+from omnistage.server.http.temporary_keys import TemporaryKeys
+from omnistage.server.realtime.bounds import DEFAULT_BOUNDS, SessionBounds
+from omnistage.server.realtime.settings import Settings
 from omnistage.server.tasks.images.store import ImageStore
 from omnistage.server.tasks.service import Service
 from omnistage.server.telemetry.follow import Following
@@ -18,8 +21,9 @@ class Gateway(Service):
     images: ImageStore
     traces: RecentTraces
     following: Following
+    client_secrets: TemporaryKeys[Settings]
     keep_alive_s: float = KEEP_ALIVE_S
     max_unsent_bytes: int = MAX_UNSENT_BYTES
-    max_sessions: int = 64  # of /v1/realtime
+    sessions: SessionBounds = DEFAULT_BOUNDS
     has_admin: bool = False
     has_keys: bool = False

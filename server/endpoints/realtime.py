@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
 
@@ -13,11 +13,11 @@ from starlette.types import Receive, Scope, Send
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.json_text import parse_json
-from omnistage.server.common.served import check_makes, check_model
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.socket_answers import answered
 from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
 from omnistage.server.http.outbox import Outbox
+from omnistage.server.http.rate_limit import client_of
 from omnistage.server.http.refusal import refuse
 from omnistage.server.http.socket_life import (
     GOING_AWAY,
@@ -31,19 +31,15 @@ from omnistage.server.http.socket_life import (
 )
 from omnistage.server.http.socket_protocol import ENDING, REALTIME
 from omnistage.server.http.state import RequestState, state_of
+from omnistage.server.realtime.bounds import SessionPlaces
 from omnistage.server.realtime.chat_flow import ChatFlow
-from omnistage.server.realtime.session import MAX_S, RealtimeSession, Services
-from omnistage.server.realtime.settings import (
-    Modality,
-    RealtimeSettings,
-    Settings,
-    TranscriptionSettings,
-)
+from omnistage.server.realtime.session import RealtimeSession, Services
+from omnistage.server.realtime.settings import Settings, TranscriptionSettings
+from omnistage.server.realtime.starting import Kind, default_settings
 from omnistage.server.realtime.voice.detectors import Detector, EnergyDetector
 from omnistage.server.realtime.voice.silero import SileroPool, silero_file
 
 PATH = REALTIME
-IDLE_S = 600.0  # without an event while nothing is answered
 MAX_ERRORS = 32  # events in a row that mean nothing
 MAX_EVENT = 1 << 20  # characters of an event that has no image in it
 WITH_IMAGES = ("conversation.item.create", "response.create")  # bounded by the frame
@@ -64,25 +60,23 @@ class Realtime:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._num_sessions = 0
+        self._places = SessionPlaces(gateway.sessions)
         self._silero: SileroPool | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        try:
-            settings = self._settings(QueryParams(scope["query_string"]))
-        except ApiError as error:
-            await refuse(error, scope, receive, send)
-            return
-        self._num_sessions += 1
-        try:
+        with ExitStack() as place:
+            try:
+                settings = self._settings(scope)
+                place.enter_context(self._places.taken(client_of(scope)))
+            except ApiError as error:
+                await refuse(error, scope, receive, send)
+                return
             await receive()  # that it wants to connect
             offered = scope["subprotocols"]
             chosen = PROTOCOL if PROTOCOL in offered else None
             await send({"type": "websocket.accept", "subprotocol": chosen})
             await Connection(self._gateway, scope, settings, self._detector).run(receive, send)
-        finally:
-            self._num_sessions -= 1
 
     def _detector(self) -> Detector:
         """Make what hears speech in one session; the model is loaded for the first."""
@@ -92,24 +86,22 @@ class Realtime:
         self._silero = self._silero or SileroPool(path)
         return self._silero.detector()
 
-    def _settings(self, query: QueryParams) -> Settings:
+    def _settings(self, scope: Scope) -> Settings:
         """Return what a session begins with; raises ApiError for one that cannot be."""
         runtime = self._gateway.runtime
-        outputs = runtime.graph.outputs
-        check_makes("text", outputs, "text")
+        query = QueryParams(scope["query_string"])
         if "call_id" in query:
             message = "This server has no calls: it speaks WebSockets alone."
             raise ApiError(404, message, param="call_id", code="call_not_found")
-        if self._num_sessions >= self._gateway.max_sessions:
-            message = f"The server already has {self._gateway.max_sessions} sessions."
-            raise ApiError(503, message, code="server_overloaded", retry_after_s=1)
-        if query.get("intent") == "transcription":
-            return TranscriptionSettings()
         model = query.get("model")
-        adapters = [lora.name for lora in runtime.fleet.loras]
-        check_model(model, runtime.graph.served_names, adapters)
-        modality: Modality = "audio" if "audio" in outputs else "text"
-        return RealtimeSettings(model=model, output_modalities=[modality])
+        secret = self._gateway.client_secrets.find(Headers(scope=scope))
+        kind: Kind = "transcription" if query.get("intent") == "transcription" else "realtime"
+        settings = default_settings(runtime, kind, model)
+        if secret is None or (kind == "transcription" and secret.holds.type != kind):
+            return settings
+        if model is None or isinstance(secret.holds, TranscriptionSettings):
+            return secret.holds
+        return secret.holds.model_copy(update={"model": model})
 
 
 class Connection:
@@ -128,7 +120,7 @@ class Connection:
         self._numbers = count()
         self._outbox = Outbox(gateway.max_unsent_bytes)
         flow = ChatFlow(gateway, self._threads)
-        services = Services(flow, self._followed, make_detector)
+        services = Services(flow, self._followed, make_detector, gateway.sessions)
         self._session = RealtimeSession(
             services, self._outbox, settings, is_beta=asks_for_beta(scope)
         )
@@ -177,16 +169,19 @@ class Connection:
 
     async def _next(self, receive: Receive) -> Mapping[str, Any]:
         """Return the next message; raises Ended if none comes while nothing else goes on."""
+        bounds = self._gateway.sessions
         while True:
             left_s = self._session.expires_at - time.time()
             if left_s <= 0:
-                message = f"Your session hit the maximum duration of {MAX_S // 60} minutes."
+                message = (
+                    f"Your session hit the maximum duration of {bounds.length_s / 60:g} minutes."
+                )
                 raise Ended(GOING_AWAY, ApiError(400, message, code="session_expired"))
             try:
-                async with asyncio.timeout(min(IDLE_S, left_s)):
+                async with asyncio.timeout(min(bounds.idle_s, left_s)):
                     return await receive()
             except TimeoutError:
-                if left_s > IDLE_S and self._session.tasks.is_idle:
+                if left_s > bounds.idle_s and self._session.tasks.is_idle:
                     error = ApiError(408, "No event came in time.", code="idle_timeout")
                     raise Ended(GOING_AWAY, error) from None
             except ApiError as error:

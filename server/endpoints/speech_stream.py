@@ -20,8 +20,8 @@ from omnistage.server.common.trace import FIRST_AUDIO, GATEWAY
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.socket_answers import answered
 from omnistage.server.endpoints.speech_stream_fields import SessionConfig
+from omnistage.server.http.bearer import KEY_PROTOCOL
 from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
-from omnistage.server.http.keys import KEY_PROTOCOL
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.refusal import refuse
 from omnistage.server.http.socket_life import (

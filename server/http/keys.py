@@ -1,21 +1,21 @@
 """API keys: who may ask, and the 401 for everybody else."""
 
-import hashlib
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnistage.server.common.errors import ApiError
+from omnistage.server.http.bearer import bearer_of, digest_of, unauthorized
 from omnistage.server.http.refusal import refuse
 from omnistage.server.http.state import state_of
+from omnistage.server.http.temporary_keys import PREFIX, TemporaryKey, TemporaryKeys
 
 COMMENT = "#"
-KEY_PROTOCOL = "openai-insecure-api-key."  # as OpenAI calls it
 GUARDED = "/v1"
 # vLLM's, which are guarded as if they were below it.
 BESIDE_V1 = ("/tokenize", "/detokenize", "/invocations")
@@ -35,7 +35,7 @@ class Keys:
     """
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._digests = tuple({_digest(_checked(key)) for key in keys})
+        self._digests = tuple({digest_of(_checked(key)) for key in keys})
 
     @classmethod
     def read(cls, given: Sequence[str], file: Path | None) -> Self:
@@ -55,11 +55,15 @@ class Keys:
         """
         if not self._digests:
             return None
-        scheme, _, key = _given(headers).partition(" ")
-        given = _digest(key.strip())
+        key = bearer_of(headers)
+        given = digest_of(key or "")
         is_known = [hmac.compare_digest(given, digest) for digest in self._digests]
-        if scheme.lower() != "bearer" or not any(is_known):
-            raise _unauthorized(is_given=scheme.lower() == "bearer")
+        if key is None:
+            raise unauthorized(
+                "No API key provided; send it as the header Authorization: Bearer KEY."
+            )
+        if not any(is_known):
+            raise unauthorized("Incorrect API key provided.")
         return given.hex()[:16]
 
 
@@ -69,13 +73,23 @@ NO_KEYS = Keys()
 class KeyGuard:
     """ASGI middleware: to what is guarded below `prefix` only requests with a key get through.
 
-    The key's name is then in the request's state.
+    The key's name is then in the request's state; a temporary key, which opens some paths alone,
+    has its maker's.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, prefix: str = GUARDED) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Keys,
+        prefix: str = GUARDED,
+        temporary: TemporaryKeys[Any] | None = None,
+        opened: Collection[str] = (),
+    ) -> None:
         self._app = app
         self._keys = keys
         self._prefix = prefix
+        self._temporary = temporary
+        self._opened = opened  # by temporary keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -83,13 +97,22 @@ class KeyGuard:
             method = scope.get("method", "GET")
             try:
                 if is_guarded(scope["path"], self._prefix, method):
-                    state_of(scope).key = self._keys.owner(Headers(scope=scope))
+                    state_of(scope).key = self._owner(scope)
                 elif self._prefix == GUARDED and scope["path"] == OPEN:
                     state_of(scope).key = self._owner_if_any(scope)
             except ApiError as error:
                 await refuse(error, scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _owner(self, scope: Scope) -> str | None:
+        """Return the owner of the key that a request has; ApiError if it has none."""
+        headers = Headers(scope=scope)
+        if self._temporary is not None and scope["path"] in self._opened:
+            found: TemporaryKey[Any] | None = self._temporary.find(headers)
+            if found is not None:
+                return found.owner
+        return self._keys.owner(headers)
 
     def _owner_if_any(self, scope: Scope) -> str | None:
         """Returns the owner of the key if there is one: requests that need no key tell its owner
@@ -111,16 +134,6 @@ def is_guarded(path: str, prefix: str = GUARDED, method: str = "GET") -> bool:
     return path == prefix or path.startswith(f"{prefix}/")
 
 
-def _given(headers: Headers) -> str:
-    """The header with the key; a page, which cannot set it, offers a WebSocket's protocol."""
-    offered = headers.get("sec-websocket-protocol", "").split(",")
-    keys = [one.strip() for one in offered if one.strip().startswith(KEY_PROTOCOL)]
-    given = headers.get("authorization")
-    if given is not None or not keys:
-        return given or ""
-    return f"Bearer {keys[0].removeprefix(KEY_PROTOCOL)}"
-
-
 def lines_of(file: Path) -> list[str]:
     """Returns the keys in a file: one per line, without comments; OSError."""
     lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
@@ -130,17 +143,6 @@ def lines_of(file: Path) -> list[str]:
 def _checked(key: str) -> str:
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ValueError("an API key must be printable ASCII without spaces")
+    if key.startswith(PREFIX):
+        raise ValueError(f"an API key must not begin with {PREFIX}: such are client secrets")
     return key
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-
-
-def _unauthorized(is_given: bool) -> ApiError:
-    message = (
-        "Incorrect API key provided."
-        if is_given
-        else "No API key provided; send it as the header Authorization: Bearer KEY."
-    )
-    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

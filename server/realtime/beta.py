@@ -70,7 +70,7 @@ def beta_event(event: Json) -> Json | None:
     if "response" in changed:
         changed["response"] = _response(changed["response"])
     if "session" in changed:
-        changed["session"] = _session(changed["session"])
+        changed["session"] = beta_session(changed["session"])
         if changed["session"]["object"] == "realtime.transcription_session":
             changed["type"] = f"transcription_{kind}"
     return changed
@@ -98,7 +98,8 @@ def _modalities(modalities: list[str]) -> list[str]:
     return ["audio", "text"] if "audio" in modalities else ["text"]
 
 
-def _session(session: Json) -> Json:
+def beta_session(session: Json) -> Json:
+    """Return a session in beta's shape."""
     flat = {
         name: value for name, value in session.items() if name not in ("audio", "type", "include")
     }

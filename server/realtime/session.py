@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from omnistage.server.common.errors import ApiError, invalid
-from omnistage.server.common.served import check_makes, check_model
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.socket_life import ConnectionTasks
 from omnistage.server.realtime import events
 from omnistage.server.realtime.answers import Answers
 from omnistage.server.realtime.beta import beta_event, without_flat
+from omnistage.server.realtime.bounds import DEFAULT_BOUNDS, SessionBounds
 from omnistage.server.realtime.chat_flow import ChatFlow
 from omnistage.server.realtime.common import Common, Followed
 from omnistage.server.realtime.conversation import MAX_ITEMS, Conversation
@@ -19,15 +19,10 @@ from omnistage.server.realtime.events import new_id
 from omnistage.server.realtime.hearing import MakeDetector
 from omnistage.server.realtime.items import Item, Json, item_of
 from omnistage.server.realtime.listener import Listener
-from omnistage.server.realtime.settings import (
-    RealtimeSettings,
-    Settings,
-    session_object,
-)
+from omnistage.server.realtime.settings import Settings, session_object
+from omnistage.server.realtime.starting import check_settings
 from omnistage.server.realtime.updates import updated
 from omnistage.server.tasks.transcription import check_hears
-
-MAX_S = 3600  # of a session
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +32,7 @@ class Services:
     flow: ChatFlow
     followed: Followed
     make_detector: MakeDetector
+    bounds: SessionBounds = DEFAULT_BOUNDS
 
 
 class RealtimeSession:
@@ -47,12 +43,12 @@ class RealtimeSession:
     ) -> None:
         self.id = new_id("sess")
         self.tasks = ConnectionTasks()
-        self.expires_at = int(time.time()) + MAX_S
+        self.expires_at = int(time.time()) + services.bounds.length_s
         self._is_beta = is_beta
         self._settings = settings
         self._outbox = outbox
         self._flow = services.flow
-        self._conversation = Conversation()
+        self._conversation = Conversation(services.bounds.max_bytes)
         common = self._common = Common(
             services.flow,
             services.followed,
@@ -120,21 +116,10 @@ class RealtimeSession:
         if kind == "transcription_session.update":
             given["type"] = "transcription"
         settings = updated(self._settings, given)
-        self._check(settings)
+        check_settings(self._flow, settings)
         self._settings = settings
         self._listener.configure()
         self._tell({"type": "session.updated", "session": self._object})
-
-    def _check(self, settings: Settings) -> None:
-        """Raise ApiError for settings that this server cannot do."""
-        if not isinstance(settings, RealtimeSettings):
-            return
-        runtime = self._flow.runtime
-        adapters = [lora.name for lora in runtime.fleet.loras]
-        check_model(settings.model, runtime.graph.served_names, adapters)
-        for modality in settings.output_modalities:
-            check_makes(modality, runtime.graph.outputs, modality)
-        self._flow.speaker_of(settings.audio.output.voice, "session.audio.output.voice")
 
     # Items
 

@@ -35,13 +35,16 @@ WHOLE = frozenset(
 
 
 def updated(settings: Settings, given: Mapping[str, Any], place: str = "session") -> Settings:
-    """Return settings with the fields of an update, whose type may be another; ApiError."""
+    """Return settings with the fields of an update, whose type may be another; ApiError.
+
+    `place`: of the fields in what the client has sent; empty: they are all of it.
+    """
     kind = given.get("type", settings.type)
     model: type[Settings] = RealtimeSettings
     if kind == "transcription":
         model = TranscriptionSettings
     old = settings.model_dump() if kind == settings.type else model().model_dump()
-    changed = parse(model, merged(old, given), place)
+    changed = parse(model, merged(old, given), place or None)
     check_tools(changed, place)
     return changed
 
@@ -83,5 +86,5 @@ def check_tools(settings: Options, place: str) -> None:
     """Raise ApiError for tools that are no functions of the client's."""
     for number, tool in enumerate(getattr(settings, "tools", ())):
         if tool.get("type") != "function":
-            where = f"{place}.tools[{number}].type"
+            where = f"{place}.tools[{number}].type".removeprefix(".")
             raise unsupported(where, f"{where} {tool.get('type')!r}")

@@ -148,6 +148,40 @@ class ServeOptions:
             help="How many sessions of /v1/realtime may be open; more get 503.",
         ),
     ] = 64
+    sessions_per_key: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many sessions of /v1/realtime each key (without keys: each address) may "
+            "have open; more get 429.",
+        ),
+    ] = None
+    session_timeout: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many seconds a session of /v1/realtime may last.",
+        ),
+    ] = 3600
+    session_idle_timeout: Annotated[
+        float,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            min=0.001,
+            help="After how many seconds without an event a session of /v1/realtime is closed, "
+            "while nothing is answered.",
+        ),
+    ] = 600.0
+    session_memory_mb: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many MiB of items a session of /v1/realtime keeps; the oldest are forgotten.",
+        ),
+    ] = 64
     requests_per_minute: Annotated[
         int | None,
         typer.Option(

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.server.options import GatewayOptions
+from omnistage.server.realtime.bounds import SessionBounds
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
@@ -311,8 +312,11 @@ def test_a_server_is_told_its_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         *("--allowed-media-path", str(tmp_path), "--allowed-media-domains", "a.example"),
         *("--allowed-media-domains", ".b.example", "--api-key", "sk-flag"),
         *("--api-key-file", str(keys), "--client-buffer-mb", "3", "--max-sessions", "5"),
+        *("--sessions-per-key", "2", "--session-timeout", "90", "--session-idle-timeout", "1.5"),
+        *("--session-memory-mb", "9"),
     )
-    assert (options.max_requests, options.max_sessions) == (7, 5)
+    assert options.max_requests == 7
+    assert options.sessions == SessionBounds(5, 2, 90, 1.5, 9 << 20)
     assert options.requests_per_minute == 60
     assert options.timeout_s == 2.5
     assert options.media_path == tmp_path

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import io
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,8 @@ from websockets.typing import Subprotocol
 
 from omnistage.server.endpoints import realtime
 from omnistage.server.http.keys import Keys
-from omnistage.server.realtime import answers, session
+from omnistage.server.realtime import answers
+from omnistage.server.realtime.bounds import SessionBounds
 from omnistage.server.realtime.voice.formats import encoded
 
 MANUAL = {"audio": {"input": {"turn_detection": None}}}
@@ -583,7 +585,7 @@ def test_the_key_comes_by_header_or_subprotocol(tmp_path: Any) -> None:
 
 
 def test_sessions_are_bounded(tmp_path: Any) -> None:
-    with running_gateway(tmp_path, OMNI, max_sessions=1) as gateway:
+    with running_gateway(tmp_path, OMNI, sessions=SessionBounds(max_sessions=1)) as gateway:
         check_bound(gateway)
 
 
@@ -644,18 +646,17 @@ def test_an_event_that_is_too_long_ends_the_session(gateway: RunningGateway) -> 
         assert talk.told("error")[0]["error"]["code"] == "request_too_large"
 
 
-def test_a_session_expires(gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MAX_S", 1)
-    with talking(gateway) as talk:
+def test_a_session_expires(tmp_path: Any) -> None:
+    bounds = SessionBounds(length_s=1)
+    with running_gateway(tmp_path, OMNI, sessions=bounds) as gateway, talking(gateway) as talk:
+        assert talk.events[0]["session"]["expires_at"] <= time.time() + 1
         assert closed(talk) == 1001
         assert talk.events[-1]["error"]["code"] == "session_expired"
 
 
-def test_an_idle_session_is_closed(
-    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(realtime, "IDLE_S", 0.3)
-    with talking(gateway) as talk:
+def test_an_idle_session_is_closed(tmp_path: Any) -> None:
+    bounds = SessionBounds(idle_s=0.3)
+    with running_gateway(tmp_path, OMNI, sessions=bounds) as gateway, talking(gateway) as talk:
         talk.write("slow")  # an answer of 0.4 s is no idleness
         assert talk.answer()["status"] == "completed"
         assert closed(talk) == 1001

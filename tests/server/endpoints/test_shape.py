@@ -17,6 +17,7 @@ NOT_ENDPOINTS = {
     "__init__",
     "answers",
     "chat_chunks",
+    "client_secret_fields",
     "counters",
     "examples",
     "gateway",
