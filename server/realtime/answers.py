@@ -15,6 +15,7 @@ from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState
 from omnistage.server.realtime.chat_flow import Body
 from omnistage.server.realtime.common import Common
+from omnistage.server.realtime.context import TokenRates, Truncation
 from omnistage.server.realtime.conversation import messages_of
 from omnistage.server.realtime.items import Item
 from omnistage.server.realtime.response import Response
@@ -48,11 +49,11 @@ class RealtimeAnswer:
         response: Response,
         common: Common,
         items: Sequence[Item],
-        retained: float | None,
+        truncation: Truncation | None = None,
     ) -> None:
         self.response = response
         self._items = items
-        self._retained = retained  # of the conversation's turns, if they are too long
+        self._truncation = truncation  # of the conversation, if it is too long
         self._common = common
         self._task: asyncio.Task[None] | None = None
         self.begun = asyncio.Event()  # its first words or sound have left, or it has ended
@@ -102,6 +103,8 @@ class RealtimeAnswer:
     async def _answer(self, make_body: MakeBody, state: RequestState) -> None:
         """Answer; a conversation that is too long is shortened as the session says."""
         state.charge()
+        if self._truncation is not None and self._truncation.fit():
+            self._leave_out()
         async with due_at(state.due_at):
             while True:
                 try:
@@ -110,14 +113,20 @@ class RealtimeAnswer:
                 except ApiError as error:
                     if error.code != TOO_LONG or self.response.has_output or not self._shorten():
                         raise
+                finally:
+                    if self._truncation is not None:
+                        self._truncation.learn(self._items, self.response.chat_usage)
 
     def _shorten(self) -> bool:
-        conversation = self._common.conversation
-        if self._retained is None or not conversation.shorten(self._retained):
+        if self._truncation is None or not self._truncation.shorten():
             return False
-        kept = {item.id for item in conversation.context}
-        self._items = [item for item in self._items if item.id in kept]
+        self._leave_out()
         return True
+
+    def _leave_out(self) -> None:
+        """Keep the items that the conversation's context still has."""
+        kept = {item.id for item in self._common.conversation.context}
+        self._items = [item for item in self._items if item.id in kept]
 
     async def _make(self, make_body: MakeBody, state: RequestState) -> None:
         output = self.response.settings.audio.output
@@ -164,6 +173,7 @@ class Answers:
         self._tell_error = tell_error
         self._out_of_band: dict[str, RealtimeAnswer] = {}
         self._is_owed = False
+        self._rates = TokenRates()
 
     def _check_free(self, given: Mapping[str, Any]) -> None:
         """Raise ApiError if a response with these fields cannot begin now."""
@@ -194,8 +204,11 @@ class Answers:
         conversation = None if is_out_of_band else common.conversation
         response = Response(settings, conversation, common.conversation_id, common.tell)
         chat = common.conversation.context if items is None else items
-        retained = session.retained if items is None else None
-        answer = RealtimeAnswer(response, common, chat, retained)
+        truncation = None
+        if items is None:
+            about = (session, settings, common.flow.runtime)
+            truncation = Truncation(common.conversation, self._rates, *about)
+        answer = RealtimeAnswer(response, common, chat, truncation)
         if is_out_of_band:
             self._out_of_band[response.id] = answer
         else:
@@ -253,7 +266,7 @@ def chat_body(
     body = {
         "model": session.model,
         "messages": messages_of(items, settings.instructions),
-        "modalities": ["text", "audio"] if is_spoken else ["text"],
+        "modalities": settings.chat_outputs,
         "stream": True,
         "stream_options": USAGE,
         "temperature": settings.temperature,

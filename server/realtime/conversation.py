@@ -1,6 +1,6 @@
 """A session's items in their order, bounded, and the chat that they are."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from omnistage.server.common.errors import ApiError, invalid
@@ -80,10 +80,11 @@ class Conversation:
         places = (place for place, item in enumerate(self._items) if item.id == self._start)
         return next(places, 0)
 
-    def shorten(self, kept: float) -> bool:
-        """Leave the oldest turns out of the context, and keep a share of them; False for one turn.
+    def shorten(self, weight: Callable[[Sequence[Item]], float], most: float) -> bool:
+        """Leave the oldest turns out of the context, until it weighs at most so much.
 
-        A turn is what follows messages of the user, with these.
+        At least one goes, and the last one stays: returns False if there is no other. A turn is
+        what follows messages of the user, with these.
         """
         place = self._context_place
         said = [item.type == "message" and item.role == "user" for item in self._items]
@@ -92,8 +93,10 @@ class Conversation:
         ]
         if len(turns) < 2:
             return False
-        num_kept = min(max(1, int(len(turns) * kept)), len(turns) - 1)
-        self._start = self._items[turns[-num_kept]].id
+        for at in turns[1:]:
+            self._start = self._items[at].id
+            if weight(self.context) <= most:
+                break
         return True
 
     def previous_of(self, item_id: str) -> str | None:

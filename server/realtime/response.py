@@ -81,6 +81,11 @@ class Response:
         whole_ms = sum(item.spoken.ms for item in self._output if item.spoken is not None)
         return max(0.0, whole_ms - 1000 * played_s)
 
+    @property
+    def chat_usage(self) -> Mapping[str, Any]:
+        """Return the usage of its chat, as far as that has come."""
+        return self._usage
+
     def begin(self) -> None:
         """Tell that it is there, with nothing in it."""
         self._tell({"type": "response.created", "response": self._object("in_progress", None)})

@@ -20,6 +20,7 @@ MAX_TOKENS = 4096
 MIN_SPEED, MAX_SPEED = 0.25, 1.5
 LOGPROBS = "item.input_audio_transcription.logprobs"
 RETAINED = 0.8
+RETENTION = "retention_ratio"
 # The silence after which a turn has ended, by how eager to answer the session is.
 SILENCE_MS = {"low": 1200, "medium": 600, "high": 300, "auto": 600}
 
@@ -37,6 +38,21 @@ def _num_tokens(value: Any) -> Any:
     return value
 
 
+def _truncation(value: Any) -> Any:
+    if value in ("auto", "disabled"):
+        return value
+    if not isinstance(value, dict) or value.get("type") != RETENTION:
+        raise ValueError(f"must be auto, disabled or an object of type {RETENTION}")
+    ratio, limits = value.get("retention_ratio"), value.get("token_limits")
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+        raise ValueError("retention_ratio must be a number from 0 to 1")
+    if limits is not None:
+        most = limits.get("post_instructions", 0) if isinstance(limits, dict) else -1
+        if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+            raise ValueError("token_limits.post_instructions must be a number of at least 0")
+    return value
+
+
 def words_or_object(*words: str) -> PlainValidator:
     """Make what takes one of these words, or any if none is given, or an object."""
 
@@ -51,7 +67,7 @@ def words_or_object(*words: str) -> PlainValidator:
 
 
 Choice = Annotated[str | Json, words_or_object()]
-Truncation = Annotated[str | Json, words_or_object("auto", "disabled")]
+Truncation = Annotated[str | Json, PlainValidator(lambda value: _truncation(value))]
 Tracing = Annotated[str | Json, words_or_object("auto")]
 
 
@@ -198,11 +214,16 @@ class RealtimeSettings(OptionsOfAnswers):
 
     @property
     def retained(self) -> float | None:
-        """Return the share of turns that is kept where all are too long; None: it is refused."""
+        """Return the share of the tokens that is kept where they are too many; None: refused."""
         if isinstance(self.truncation, dict):
-            ratio = self.truncation.get("retention_ratio")
-            return ratio if isinstance(ratio, int | float) else RETAINED
+            return float(self.truncation["retention_ratio"])
         return RETAINED if self.truncation == "auto" else None
+
+    @property
+    def most_after_instructions(self) -> int | None:
+        """Return how many tokens the items may have, if the client wants less than the model."""
+        limits = self.truncation.get("token_limits") if isinstance(self.truncation, dict) else None
+        return None if limits is None else limits.get("post_instructions")
 
 
 class TranscriptionSettings(Options):
@@ -242,6 +263,11 @@ class ResponseSettings(OptionsOfAnswers):
         | None
     ) = None
     input: list[Json] | None = None
+
+    @property
+    def chat_outputs(self) -> list[str]:
+        """Return the outputs of the chat that it is."""
+        return ["text", "audio"] if self.output_modalities == ["audio"] else ["text"]
 
 
 def session_object(settings: Settings, session_id: str, model: str, expires_at: int) -> Json:

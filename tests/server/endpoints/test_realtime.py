@@ -451,6 +451,44 @@ def test_a_conversation_that_is_too_long_is_shortened_by_turns(
     assert len(last_messages(gateway)) == lengths[-1] + 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "num_turns"),
+    [
+        ({"output_modalities": ["text"]}, 4),  # the thinker takes 128 tokens, 32 of them its own
+        ({"output_modalities": ["audio"]}, 1),  # the talker 64, 16 of them for frames
+        ({"output_modalities": ["audio"], "truncation": "disabled"}, 4),
+        ({"truncation": {"type": "retention_ratio", "retention_ratio": 1.0}}, 2),
+        ({"truncation": {"type": "retention_ratio", "retention_ratio": 0.0}}, 1),
+        (
+            {
+                "output_modalities": ["text"],
+                "truncation": {
+                    "type": "retention_ratio",
+                    "retention_ratio": 1.0,
+                    "token_limits": {"post_instructions": 62},
+                },
+            },
+            3,
+        ),
+    ],
+)
+def test_a_conversation_has_room_for_its_answer_at_every_stage(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, settings: Any, num_turns: int
+) -> None:
+    """Four turns of some 20 tokens each; none has been answered, so they are estimated."""
+    monkeypatch.setitem(fake_stages.LENGTHS, "talker", 64)
+    with running_gateway(tmp_path, OMNI) as gateway, talking(gateway) as talk:
+        talk.update(**settings)
+        for _ in range(4):
+            talk.write("x" * 40)
+            said = [{"type": "output_text", "text": "y" * 30}]
+            item = {"type": "message", "role": "assistant", "content": said}
+            talk.say("conversation.item.create", item=item)
+            talk.until("conversation.item.done")
+        assert talk.answer()["status"] == "completed"
+        assert len(last_messages(gateway)) == 2 * num_turns
+
+
 def test_a_session_outlives_its_stages(tmp_path: Any) -> None:
     with running_gateway(tmp_path, OMNI) as gateway, talking(gateway) as talk:
         talk.update(**MANUAL)

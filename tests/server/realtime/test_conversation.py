@@ -107,7 +107,7 @@ def test_whole_turns_are_left_out_of_a_context(kept: float, contexts: list[str])
         role = "assistant" if item_id.isupper() else "user"
         conversation.add(text(item_id, item_id, role))
     found = []
-    while conversation.shorten(kept):
+    while conversation.shorten(len, kept * len(conversation.context)):
         found.append("".join(item.id for item in conversation.context).replace("s", "s "))
     assert found == contexts
     assert ids(conversation) == "saAcdDefFg"  # all are still there
@@ -118,7 +118,7 @@ def test_a_context_goes_on_where_its_first_item_is_deleted() -> None:
     for item_id in "aAbBcCd":
         role = "assistant" if item_id.isupper() else "user"
         conversation.add(text(item_id, item_id, role))
-    assert conversation.shorten(0.5)
+    assert conversation.shorten(len, 3.5)
     assert [item.id for item in conversation.context] == ["c", "C", "d"]
     conversation.delete("c")
     assert [item.id for item in conversation.context] == ["C", "d"]

@@ -18,6 +18,10 @@ from omnistage.server.realtime.updates import response_settings, updated
 Json = dict[str, Any]
 
 
+def retention(**fields: Any) -> Json:
+    return {"type": "retention_ratio", **fields}
+
+
 def told(settings: Any) -> Json:
     return session_object(settings, "sess_1", "omni", 1)
 
@@ -165,6 +169,16 @@ def test_flat_fields_of_the_beta_are_understood() -> None:
         ],
         ({"tool_choice": 5}, "session.tool_choice"),
         ({"truncation": "never"}, "session.truncation"),
+        ({"truncation": {}}, "session.truncation"),
+        ({"truncation": {"type": "auto"}}, "session.truncation"),
+        ({"truncation": retention()}, "session.truncation"),
+        ({"truncation": retention(retention_ratio=1.1)}, "session.truncation"),
+        ({"truncation": retention(retention_ratio=True)}, "session.truncation"),
+        ({"truncation": retention(retention_ratio=1, token_limits=5)}, "session.truncation"),
+        (
+            {"truncation": retention(retention_ratio=1, token_limits={"post_instructions": -1})},
+            "session.truncation",
+        ),
         ({"tracing": 5}, "session.tracing"),
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "session.tools[0].type"),
         ({"tools": [{}]}, "session.tools[0].type"),
