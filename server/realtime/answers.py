@@ -15,7 +15,7 @@ from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState
 from omnistage.server.realtime.chat_flow import Body
 from omnistage.server.realtime.common import Common
-from omnistage.server.realtime.context import TokenRates, Truncation
+from omnistage.server.realtime.context import ContextTruncation, TokenRates
 from omnistage.server.realtime.conversation import messages_of
 from omnistage.server.realtime.items import Item
 from omnistage.server.realtime.response import Response
@@ -49,7 +49,7 @@ class RealtimeAnswer:
         response: Response,
         common: Common,
         items: Sequence[Item],
-        truncation: Truncation | None = None,
+        truncation: ContextTruncation | None = None,
     ) -> None:
         self.response = response
         self._items = items
@@ -207,7 +207,7 @@ class Answers:
         truncation = None
         if items is None:
             about = (session, settings, common.flow.runtime)
-            truncation = Truncation(common.conversation, self._rates, *about)
+            truncation = ContextTruncation(common.conversation, self._rates, *about)
         answer = RealtimeAnswer(response, common, chat, truncation)
         if is_out_of_band:
             self._out_of_band[response.id] = answer

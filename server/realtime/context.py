@@ -83,7 +83,7 @@ def most_tokens(runtime: Runtime, settings: ResponseSettings) -> float:
     return most
 
 
-class Truncation:
+class ContextTruncation:
     """The truncation of one response's conversation, as its session wants it: by whole turns."""
 
     def __init__(
