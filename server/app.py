@@ -159,11 +159,7 @@ def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingB
         traces,
         Following(traces, exporter_to(options.traces_url)),
         TemporaryKeys(),
-        options.keep_alive_s,
-        options.max_unsent_bytes,
-        options.sessions,
-        has_admin=bool(options.admin_keys),
-        has_keys=bool(options.keys),
+        options,
     )
 
 

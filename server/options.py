@@ -1,16 +1,165 @@
-"""The options of a server, beside its graph."""
+"""The options of a server beside its graph: each declared once, with its flag and its help.
 
-from dataclasses import dataclass
+`omnistage serve` takes them as flags and from the environment, `Omni` takes those of RunOptions as
+keywords of the same names: declare an option here, and use it. docs/options.md lists them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args, get_origin
 
-from omnistage.server.http.cors import Cors
-from omnistage.server.http.keys import NO_KEYS, Keys
-from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
+import typer
+from typer.models import OptionInfo
+
 from omnistage.server.media.decode_room import NUM_BYTES
-from omnistage.server.realtime.bounds import DEFAULT_BOUNDS, SessionBounds
 from omnistage.server.runtime.flights import MAX_REQUESTS
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.telemetry.logs import LogFormat, LogLevel
+
+if TYPE_CHECKING:
+    from omnistage.server.http.cors import Cors
+    from omnistage.server.http.keys import Keys
+
+LISTEN, LIMITS, MEDIA = "Address", "Keys and limits", "Media"
+STAGES, WEB, LOGS = "Stages and GPUs", "Browsers and TLS", "Logs, traces, profiles"
+MIB = 1 << 20  # beside an option that is given in MiB: its field has bytes
+
+
+class RunKeywords(TypedDict, total=False):
+    """Keywords of the options of RunOptions."""
+
+    request_timeout: float
+    decode_memory_mb: int
+    allowed_media_path: str | Path
+    allowed_media_domains: Sequence[str]
+    mps: Literal["auto", "on", "off"]
+    log_level: Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Options that mean the same without HTTP."""
+
+    timeout_s: Annotated[
+        float | None,
+        typer.Option(
+            "--request-timeout",
+            rich_help_panel=LIMITS,
+            min=0.001,
+            help="How many seconds a request may take before it gets 504.",
+        ),
+    ] = None
+    decode_bytes: Annotated[
+        int,
+        MIB,
+        typer.Option(
+            "--decode-memory-mb",
+            rich_help_panel=MEDIA,
+            min=64,
+            help="How many MiB the media of all requests may take while they are decoded; "
+            "more wait.",
+        ),
+    ] = NUM_BYTES
+    media_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--allowed-media-path",
+            rich_help_panel=MEDIA,
+            exists=True,
+            file_okay=False,
+            help="The folder below which file: URLs are allowed.",
+        ),
+    ] = None
+    media_domains: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--allowed-media-domains",
+            rich_help_panel=MEDIA,
+            help="Fetch media from this host only; may be given several times. "
+            ".example.org means every host below example.org.",
+        ),
+    ] = ()
+    mps: Annotated[
+        Mps,
+        typer.Option(
+            "--mps",
+            rich_help_panel=STAGES,
+            help="NVIDIA's MPS, with which stages on one GPU run at the same time. The server "
+            "starts and ends the daemon; auto: if stages share a GPU and no daemon runs.",
+        ),
+    ] = Mps.AUTO
+    log_level: Annotated[
+        LogLevel,
+        typer.Option(
+            "--log-level",
+            rich_help_panel=LOGS,
+            case_sensitive=False,
+            help="The least severe messages that are logged, of the server and of its stages. On "
+            "a terminal what stages print goes to their log files, except with debug.",
+        ),
+    ] = LogLevel.INFO
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBounds:
+    """The bounds of a server's sessions; `max_of_key`: of one key, None for as many as there are.
+
+    A session ends after `length_s`, and after `idle_s` without an event while nothing is answered.
+    Its items take at most `max_bytes`.
+    """
+
+    max_sessions: Annotated[
+        int,
+        typer.Option(
+            "--max-sessions",
+            rich_help_panel=LIMITS,
+            min=0,
+            help="How many sessions of /v1/realtime may be open; more get 503.",
+        ),
+    ] = 64
+    max_of_key: Annotated[
+        int | None,
+        typer.Option(
+            "--sessions-per-key",
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many sessions of /v1/realtime each key (without keys: each address) may "
+            "have open; more get 429.",
+        ),
+    ] = None
+    length_s: Annotated[
+        int,
+        typer.Option(
+            "--session-timeout",
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many seconds a session of /v1/realtime may last.",
+        ),
+    ] = 3600
+    idle_s: Annotated[
+        float,
+        typer.Option(
+            "--session-idle-timeout",
+            rich_help_panel=LIMITS,
+            min=0.001,
+            help="After how many seconds without an event a session of /v1/realtime is closed, "
+            "while nothing is answered.",
+        ),
+    ] = 600.0
+    max_bytes: Annotated[
+        int,
+        MIB,
+        typer.Option(
+            "--session-memory-mb",
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many MiB of items a session of /v1/realtime keeps; the oldest are forgotten.",
+        ),
+    ] = 64 << 20
+
+
+DEFAULT_BOUNDS = SessionBounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +170,116 @@ class Tls:
     key: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayOptions:
-    """Who may ask, how much, whether stages run under MPS, and what is told of requests."""
+def _no_keys() -> "Keys":
+    from omnistage.server.http.keys import NO_KEYS
 
-    keys: Keys = NO_KEYS
-    admin_keys: Keys = NO_KEYS
-    keep_alive_s: float = KEEP_ALIVE_S
-    max_unsent_bytes: int = MAX_UNSENT_BYTES
-    max_requests: int = MAX_REQUESTS
-    sessions: SessionBounds = DEFAULT_BOUNDS  # of /v1/realtime
-    requests_per_minute: int | None = None
-    timeout_s: float | None = None
-    decode_bytes: int = NUM_BYTES
-    media_path: Path | None = None
-    media_domains: tuple[str, ...] = ()
-    voices_path: Path | None = None  # where stored voices are; None: in memory
-    mps: Mps = Mps.OFF
-    log_format: LogFormat = LogFormat.TEXT
-    log_level: LogLevel = LogLevel.INFO
-    traces_url: str | None = None  # where spans are posted
-    cors: Cors | None = None
+    return NO_KEYS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions(RunOptions):
+    """All options of a server. Several flags make those without a declaration of their own."""
+
+    keys: "Keys" = field(default_factory=_no_keys)
+    admin_keys: "Keys" = field(default_factory=_no_keys)
+    cors: "Cors | None" = None
     tls: Tls | None = None
+    traces_url: str | None = None  # where spans are posted
     root_path: str = ""  # of a proxy before the server
+    keep_alive_s: float = 15.0  # of silence in a stream, then a comment is sent
+    max_requests: Annotated[
+        int,
+        typer.Option(
+            "--max-queue",
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many requests may run or wait; more get 503.",
+        ),
+    ] = MAX_REQUESTS
+    sessions: SessionBounds = DEFAULT_BOUNDS  # of /v1/realtime
+    requests_per_minute: Annotated[
+        int | None,
+        typer.Option(
+            "--requests-per-minute",
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many requests per minute each key (without keys: each address) may send; "
+            "more get 429.",
+        ),
+    ] = None
+    max_unsent_bytes: Annotated[
+        int,
+        MIB,
+        typer.Option(
+            "--client-buffer-mb",
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many MiB of its answer a client may leave unread before it is cut off.",
+        ),
+    ] = 16 << 20  # more than four minutes of speech ahead of a player
+    voices_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--voices",
+            rich_help_panel=MEDIA,
+            exists=True,
+            file_okay=False,
+            writable=True,
+            help="The folder in which voices that clients make from a recording are kept. "
+            "Without one they are lost at the end.",
+        ),
+    ] = None
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            "--log-format",
+            rich_help_panel=LOGS,
+            help="How log lines look: text, or json (one object per line).",
+        ),
+    ] = LogFormat.TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A field with a flag: `keyword` is its name in Python, `kind` the field's type."""
+
+    field: str
+    keyword: str
+    kind: Any
+    flag: OptionInfo
+    default: Any
+    unit: int = 1
+
+    def value(self, given: Any) -> object:
+        """Returns what the field gets for something given, a number of which is in `unit`."""
+        if self.kind == tuple[str, ...]:
+            return tuple(given or ())
+        if isinstance(given, str):
+            return Path(given) if self.kind == Path | None else self.kind(given)
+        return given if self.unit == 1 else given * self.unit
+
+
+def declared(options: type) -> Iterator[Declared]:
+    """Yields the fields of a class of options, and of those that it groups, that have a flag."""
+    for one in fields(options):
+        if isinstance(one.type, type) and is_dataclass(one.type):
+            yield from declared(one.type)
+        elif get_origin(one.type) is Annotated:
+            kind, *units, flag = get_args(one.type)
+            # Typer has the first name in the place of a default, which is the field's.
+            keyword = flag.default.removeprefix("--").replace("-", "_")
+            yield Declared(one.name, keyword, kind, flag, one.default, *units)
+
+
+def given_fields(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a class of options that are given by keyword."""
+    own = {one.name: one.type for one in fields(options)}
+    found = {
+        one.field: one.value(given[one.keyword])
+        for one in declared(options)
+        if one.field in own and one.keyword in given
+    }
+    for name, kind in own.items():
+        if isinstance(kind, type) and is_dataclass(kind):
+            found[name] = kind(**given_fields(kind, given))
+    return found

@@ -16,6 +16,7 @@ import omnistage
 from omnistage import OmniError
 from omnistage.server import offline
 from omnistage.server.offline.async_omni import OmniOptions
+from omnistage.server.options import RunKeywords, RunOptions, declared
 
 TEXT = (Path(__file__).parent.parent / "docs" / "offline.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", TEXT, re.DOTALL)
@@ -67,6 +68,10 @@ def test_the_examples_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_table_of_options_has_each() -> None:
     named = {name for cell in cells("Start and end")[1:] for name in re.findall(r"`(\w+)`", cell)}
     assert named == set(OmniOptions.__annotations__)
+
+
+def test_keywords_are_those_of_the_options_that_are_declared() -> None:
+    assert {one.keyword for one in declared(RunOptions)} == RunKeywords.__annotations__.keys()
 
 
 def test_the_table_of_errors_has_each() -> None:

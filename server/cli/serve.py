@@ -1,5 +1,6 @@
 """`omnistage serve`."""
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from omnistage.server.cli.serving.machine import (
 )
 from omnistage.server.cli.serving.options import ServeOptions
 from omnistage.server.cli.serving.with_options import with_serve_options
+from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.mps_daemon import MpsError
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.telemetry.logs import log_environment
@@ -24,7 +26,6 @@ from omnistage.stage_configs.profiles import with_profiles
 from omnistage.stage_configs.traces import with_traces
 
 if TYPE_CHECKING:
-    from omnistage.server.options import GatewayOptions
     from omnistage.server.serve import PageAt
 
 
@@ -45,7 +46,7 @@ def serve_typed(options: ServeOptions, page_at: "PageAt | None" = None) -> int:
 
     graph = graph_of(options)
     gateway = gateway_options(options)
-    launch = partial(StageProcess, environment=log_environment(options.log_level))
+    launch = partial(StageProcess, environment=log_environment(gateway.log_level))
     try:
         if options.dry_run:
             dry_run.rehearse(graph, options.host, options.port, gateway)
@@ -53,7 +54,7 @@ def serve_typed(options: ServeOptions, page_at: "PageAt | None" = None) -> int:
         place = options.host, options.port
         return serve_graph(graph, *place, launch=launch, options=gateway, page_at=page_at)
     except MpsError as error:
-        raise fail(f"--mps {options.mps}: {error}") from None
+        raise fail(f"--mps {gateway.mps}: {error}") from None
     except CannotListen as error:
         raise fail(cannot_listen(f"{options.host}:{options.port}", error)) from None
 
@@ -85,8 +86,8 @@ def _with_options(graph: StageGraph, options: ServeOptions) -> StageGraph:
             graph = graph.with_engine("diffusers", offload=options.offload.value)
         except ValueError as error:
             raise fail(f"--offload: {error}") from None
-    if options.voices is not None:
-        graph = graph.with_voices(options.voices.absolute())
+    if (voices := options.plain.voices_path) is not None:
+        graph = graph.with_voices(voices.absolute())
     if options.profile_folder is not None:
         if not graph.placement.is_on_nodes:
             make_profile_folder(options.profile_folder)
@@ -101,12 +102,10 @@ def spans_url_of(options: ServeOptions) -> str | None:
     return None if endpoint is None else checked_traces_url(endpoint)
 
 
-def gateway_options(typed: ServeOptions) -> "GatewayOptions":
-    """Returns the options of the gateway; typer.Exit for one that it cannot have."""
+def gateway_options(typed: ServeOptions) -> GatewayOptions:
+    """Returns the options of the server; typer.Exit for one that it cannot have."""
     from omnistage.server.cli.serving.gateway_options import cors_of, root_path_of, tls_of
     from omnistage.server.http.keys import Keys
-    from omnistage.server.options import GatewayOptions
-    from omnistage.server.realtime.bounds import SessionBounds
 
     try:
         keys = Keys.read(typed.api_key or (), typed.api_key_file)
@@ -115,34 +114,18 @@ def gateway_options(typed: ServeOptions) -> "GatewayOptions":
         raise fail(f"API keys: {refused(error)}") from None
     except ValueError as error:
         raise fail(f"API keys: {error}") from None
-    return GatewayOptions(
+    cors = cors_of(
+        typed.allowed_origins,
+        typed.allowed_methods,
+        typed.allowed_headers,
+        typed.allow_credentials,
+    )
+    return replace(
+        typed.plain,
         keys=keys,
         admin_keys=admin_keys,
-        max_unsent_bytes=typed.client_buffer_mb << 20,
-        max_requests=typed.max_queue,
-        sessions=SessionBounds(
-            typed.max_sessions,
-            typed.sessions_per_key,
-            typed.session_timeout,
-            typed.session_idle_timeout,
-            typed.session_memory_mb << 20,
-        ),
-        requests_per_minute=typed.requests_per_minute,
-        timeout_s=typed.request_timeout,
-        decode_bytes=typed.decode_memory_mb << 20,
-        media_path=typed.allowed_media_path,
-        media_domains=tuple(typed.allowed_media_domains or ()),
-        voices_path=typed.voices,
-        mps=typed.mps,
-        log_format=typed.log_format,
-        log_level=typed.log_level,
         traces_url=spans_url_of(typed),
-        cors=cors_of(
-            typed.allowed_origins,
-            typed.allowed_methods,
-            typed.allowed_headers,
-            typed.allow_credentials,
-        ),
+        cors=cors,
         tls=tls_of(typed.ssl_certfile, typed.ssl_keyfile),
         root_path=root_path_of(typed.root_path),
     )

@@ -22,7 +22,7 @@ from omnistage.server.tasks.commands import Answer, StageCommands, asleep
 
 def routes(gateway: Gateway) -> APIRouter:
     """Everything below /admin; who may ask is judged elsewhere."""
-    if not gateway.has_admin:
+    if not gateway.options.admin_keys:
         return closed_routes()
     router = APIRouter(prefix="/admin", route_class=JsonRoute, include_in_schema=False)
     reading = APIRouter()  # no body, so none is read
@@ -101,7 +101,7 @@ def closed_routes() -> APIRouter:
 
 def refuse_without_key(gateway: Gateway) -> None:
     """Raise ApiError where no admin key is configured."""
-    if not gateway.has_admin:
+    if not gateway.options.admin_keys:
         raise closed()
 
 

@@ -49,7 +49,7 @@ class ChatCompletions:
         if not chat.stream:
             return await whole_answer(http, running.request.id, chunks.whole(), headers)
         events = with_usage(chunks.all(), chat.has_usage)
-        unsent = self.gateway.max_unsent_bytes
+        unsent = self.gateway.options.max_unsent_bytes
         if running.wish is not None:  # an image is one event
             unsent = max(unsent, MAX_UNSENT_BYTES)
-        return EventStream(events, self.gateway.keep_alive_s, unsent, headers)
+        return EventStream(events, self.gateway.options.keep_alive_s, unsent, headers)

@@ -53,7 +53,7 @@ class ImageChat:
             return await whole_answer(http, request_id, completion(answer, head), headers)
         has_usage = chat.stream_options is not None and chat.stream_options.include_usage
         events = chunks(answer, head, has_usage)
-        return EventStream(events, self.gateway.keep_alive_s, MAX_UNSENT_BYTES, headers)
+        return EventStream(events, self.gateway.options.keep_alive_s, MAX_UNSENT_BYTES, headers)
 
 
 async def completion(answer: ImageAnswer, head: AnswerHead) -> ChatChunk:

@@ -73,7 +73,9 @@ class Images:
         headers = warning_headers(asked.unknown)
         if asked.stream:
             events = answer.events()
-            return NamedEventStream(events, self.gateway.keep_alive_s, MAX_UNSENT_BYTES, headers)
+            return NamedEventStream(
+                events, self.gateway.options.keep_alive_s, MAX_UNSENT_BYTES, headers
+            )
         whole = answer.whole(self.gateway.images, str(http.base_url).rstrip("/"))
         return await whole_answer(http, running.request.id, whole, headers)
 

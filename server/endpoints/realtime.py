@@ -60,7 +60,7 @@ class Realtime:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._places = SessionPlaces(gateway.sessions)
+        self._places = SessionPlaces(gateway.options.sessions)
         self._silero: SileroPool | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,9 +118,9 @@ class Connection:
         self._scope = scope
         self._threads = scope["app"].state.body_threads
         self._numbers = count()
-        self._outbox = Outbox(gateway.max_unsent_bytes)
+        self._outbox = Outbox(gateway.options.max_unsent_bytes)
         flow = ChatFlow(gateway, self._threads)
-        services = Services(flow, self._followed, make_detector, gateway.sessions)
+        services = Services(flow, self._followed, make_detector, gateway.options.sessions)
         self._session = RealtimeSession(
             services, self._outbox, settings, is_beta=asks_for_beta(scope)
         )
@@ -169,7 +169,7 @@ class Connection:
 
     async def _next(self, receive: Receive) -> Mapping[str, Any]:
         """Return the next message; raises Ended if none comes while nothing else goes on."""
-        bounds = self._gateway.sessions
+        bounds = self._gateway.options.sessions
         while True:
             left_s = self._session.expires_at - time.time()
             if left_s <= 0:

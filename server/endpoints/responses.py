@@ -94,10 +94,10 @@ class Responses:
         headers = warning_headers(answer.unknown)
         events = self._events(answer, chunks, outputs)
         if asked.stream:
-            unsent = self.gateway.max_unsent_bytes
+            unsent = self.gateway.options.max_unsent_bytes
             if answer.drawing is not None:  # an image is one event
                 unsent = max(unsent, MAX_UNSENT_BYTES)
-            limits = (self.gateway.keep_alive_s, unsent)
+            limits = (self.gateway.options.keep_alive_s, unsent)
             return ResponseStream(answer.made, events, *limits, headers)
         return await whole_answer(http, answer.id, self._collect(answer, events), headers)
 

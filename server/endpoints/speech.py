@@ -54,7 +54,7 @@ class SpeechEndpoint:
         form = asked.response_format or "mp3"
         encoder = partial(speech_encoder, form, asked.speed or 1.0)
         events = self._events(encoded(running.outputs, encoder))
-        limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
+        limits = (self.gateway.options.keep_alive_s, self.gateway.options.max_unsent_bytes)
         headers = warning_headers(asked.unknown)
         if asked.stream_format == "sse":
             return BareEventStream(events, *limits, headers)

@@ -110,7 +110,7 @@ class Session:
         self._gateway = gateway
         self._scope = scope
         self._state = state_of(scope)
-        self._outbox = Outbox(gateway.max_unsent_bytes)
+        self._outbox = Outbox(gateway.options.max_unsent_bytes)
         self._voice: Voice | None = None
         self._warning = ""
         self._open: Utterance | None = None  # whose text comes

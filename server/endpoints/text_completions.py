@@ -55,7 +55,7 @@ class TextCompletions:
         headers = warning_headers(asked.unknown)
         if asked.stream:
             events = with_usage(self._chunks(running, head), asked.has_usage)
-            limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
+            limits = (self.gateway.options.keep_alive_s, self.gateway.options.max_unsent_bytes)
             return EventStream(events, *limits, headers)
         return await whole_answer(http, head.id, self._collect(running, head), headers)
 

@@ -26,9 +26,9 @@ def routes(gateway: Gateway) -> APIRouter:
     With an admin key, which is checked elsewhere; a server without any keys answers programs on
     its own machine alone.
     """
-    guard = [] if gateway.has_admin else [Depends(refuse_others)]
+    guard = [] if gateway.options.admin_keys else [Depends(refuse_others)]
     router = APIRouter(prefix="/admin/traces", include_in_schema=False, dependencies=guard)
-    if gateway.has_keys and not gateway.has_admin:
+    if gateway.options.keys and not gateway.options.admin_keys:
         return router
     recent = gateway.traces
 

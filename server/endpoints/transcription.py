@@ -68,7 +68,7 @@ class Transcriptions:
         headers = warning_headers(asked.unknown)
         if not asked.stream:
             return await whole_answer(http, running.request.id, self._body(running), headers)
-        limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
+        limits = (self.gateway.options.keep_alive_s, self.gateway.options.max_unsent_bytes)
         return BareEventStream(self._events(running), *limits, headers)
 
     async def _events(self, running: RunningTranscript) -> AsyncGenerator[Event, None]:

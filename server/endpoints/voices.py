@@ -30,7 +30,7 @@ def routes(gateway: Gateway) -> APIRouter:
         if not names and speaks and gateway.runtime.fleet.unready:
             message = "The voices are not known yet: stages are still loading."
             raise unavailable(message, code="loading")
-        is_told = not gateway.has_keys or state_of(http.scope).key is not None
+        is_told = not gateway.options.keys or state_of(http.scope).key is not None
         stored = gateway.voices.all if is_told else ()
         cards: list[Mapping[str, str]] = [{"id": name, "name": name} for name in names]
         if takes_sound(gateway.runtime):  # others cannot speak with them

@@ -20,8 +20,6 @@ from omnistage.server.http.state import state_of
 
 logger = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 15.0
-MAX_UNSENT_BYTES = 16 << 20  # more than four minutes of speech ahead of a player
 MAX_WRITE_BYTES = 256 << 10
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"

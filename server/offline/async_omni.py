@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from omnistage.connectors import make_connector
 from omnistage.server.offline.chats import chat
@@ -23,11 +23,11 @@ from omnistage.server.offline.content import ImageLike, Messages, SoundLike
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.errors import OmniError, SomeFailed
 from omnistage.server.offline.many import Prompt, answer_all, fields_of, progress_bar
-from omnistage.server.offline.options import MAX_REQUESTS, GraphChoice, OfflineOptions, Overrides
+from omnistage.server.offline.options import GraphChoice, OfflineOptions, Overrides
 from omnistage.server.offline.pictures import pictures
 from omnistage.server.offline.sounds import speech, transcript
+from omnistage.server.options import RunKeywords, given_fields
 from omnistage.server.runtime.channels import MakeConnector
-from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.tasks.command_fields import (
     AddLora,
@@ -42,17 +42,14 @@ from omnistage.server.tasks.transcription_fields import (
     TranscriptionRequest,
     TranslationRequest,
 )
-from omnistage.server.telemetry.logs import LogLevel
 from omnistage.stage_configs.graph import StageGraph
 
 if TYPE_CHECKING:
     from omnistage.stages.device.shared_weights import Weights
 
-LogName = Literal["debug", "info", "warning", "error"]
 
-
-class OmniOptions(TypedDict, total=False):
-    """The options of `omnistage serve` that mean something without HTTP.
+class OmniOptions(RunKeywords, total=False):
+    """Keywords of Omni and AsyncOmni: options of `omnistage serve`, and some of the graph.
 
     `graph`: a graph file for the model. `stages`: for a stage by its name, keys of the graph file,
     or arguments of its engine. `deadlines`: those of the graph file. `progress`: whether bars show
@@ -65,12 +62,6 @@ class OmniOptions(TypedDict, total=False):
     offload: Literal["sequential", "layerwise"]
     deadlines: Mapping[str, float]
     max_requests: int
-    request_timeout: float
-    decode_memory_mb: int
-    allowed_media_path: str | Path
-    allowed_media_domains: Sequence[str]
-    mps: Literal["auto", "on", "off"]
-    log_level: LogName
     progress: bool
 
 
@@ -97,21 +88,9 @@ def engine_of(
             options.get("deadlines", {}),
         )
     )
-    return Engine(choice, _options_of(options), launch, make_connector)
-
-
-def _options_of(options: OmniOptions) -> OfflineOptions:
-    media_path = options.get("allowed_media_path")
-    return OfflineOptions(
-        max_requests=options.get("max_requests", MAX_REQUESTS),
-        timeout_s=options.get("request_timeout"),
-        decode_bytes=options.get("decode_memory_mb", 1024) << 20,
-        media_path=None if media_path is None else Path(media_path),
-        media_domains=tuple(options.get("allowed_media_domains", ())),
-        mps=Mps(options.get("mps", Mps.AUTO)),
-        log_level=LogLevel(options.get("log_level", LogLevel.INFO)),
-        progress=options.get("progress", True),
-    )
+    chosen = given_fields(OfflineOptions, options)
+    chosen |= {name: options[name] for name in ("max_requests", "progress") if name in options}
+    return Engine(choice, OfflineOptions(**chosen), launch, make_connector)
 
 
 class AsyncOmni:

@@ -3,13 +3,10 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from omnistage.server.media.decode_room import NUM_BYTES
 from omnistage.server.offline.errors import StartFailed
-from omnistage.server.runtime.mps_daemon import Mps
-from omnistage.server.telemetry.logs import LogLevel
+from omnistage.server.options import RunOptions
 from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.graph import StageGraph, nearest
 from omnistage.stage_configs.mps import inherited_share_problem
@@ -19,23 +16,16 @@ from omnistage.stage_configs.pick import find_graph
 
 logger = logging.getLogger(__name__)
 
-MAX_REQUESTS = 256  # in the graph at once; others wait for them
 Overrides = Mapping[str, Mapping[str, Any]]
 
 MAPPINGS = ("engine", "options", "environment")
 
 
-@dataclass(frozen=True, slots=True)
-class OfflineOptions:
-    """How much at once, how long, from where media come, and what is told meanwhile."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineOptions(RunOptions):
+    """Options of a graph in a program."""
 
-    max_requests: int = MAX_REQUESTS
-    timeout_s: float | None = None
-    decode_bytes: int = NUM_BYTES
-    media_path: Path | None = None
-    media_domains: tuple[str, ...] = ()
-    mps: Mps = Mps.AUTO
-    log_level: LogLevel = LogLevel.INFO
+    max_requests: int = 256  # in the graph at once; others wait for them
     progress: bool = True
 
 

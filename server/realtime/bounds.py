@@ -3,29 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from omnistage.server.common.errors import ApiError
-
-MAX_BYTES = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class SessionBounds:
-    """The bounds of a server's sessions; `max_of_key`: of one key, None for as many as there are.
-
-    A session ends after `length_s`, and after `idle_s` without an event while nothing is answered.
-    Its items take at most `max_bytes`.
-    """
-
-    max_sessions: int = 64
-    max_of_key: int | None = None
-    length_s: int = 3600
-    idle_s: float = 600.0
-    max_bytes: int = MAX_BYTES
-
-
-DEFAULT_BOUNDS = SessionBounds()
+from omnistage.server.options import SessionBounds
 
 
 class SessionPlaces:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from omnistage.server.common.errors import ApiError, invalid
-from omnistage.server.realtime.bounds import MAX_BYTES
+from omnistage.server.options import DEFAULT_BOUNDS
 from omnistage.server.realtime.items import Item, not_found
 from omnistage.server.responses.items import ConversationMessages as Messages
 from omnistage.server.responses.places import Places
@@ -16,7 +16,9 @@ ROOT = "root"  # in place of the id before the first
 class Conversation:
     """Items of one session; the oldest are forgotten where more come than there is room for."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES, max_items: int = MAX_ITEMS) -> None:
+    def __init__(
+        self, max_bytes: int = DEFAULT_BOUNDS.max_bytes, max_items: int = MAX_ITEMS
+    ) -> None:
         self._max_items, self._max_bytes = max_items, max_bytes
         self._items: list[Item] = []
         self._start: str | None = None  # the first item of the context; None: of all

@@ -1,4 +1,4 @@
-"""The options of `omnistage serve`, which `up` takes as well."""
+"""The options of `omnistage serve`, which `up` takes as well, beside those of the server."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,11 +18,7 @@ from omnistage.server.cli.changes import (
     VoiceAliases,
 )
 from omnistage.server.cli.guard import HIGHEST_PORT
-from omnistage.server.runtime.mps_daemon import Mps
-from omnistage.server.telemetry.logs import LogFormat, LogLevel
-
-LISTEN, LIMITS, MEDIA = "Address", "Keys and limits", "Media"
-STAGES, WEB, LOGS = "Stages and GPUs", "Browsers and TLS", "Logs, traces, profiles"
+from omnistage.server.options import LIMITS, LISTEN, LOGS, STAGES, WEB, GatewayOptions
 
 Several = list[str] | None
 MaybePath = Path | None
@@ -44,9 +40,14 @@ class Offload(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """The options of a server as they were typed, or came from the environment."""
+    """The options as they were typed, or came from the environment.
+
+    Here are those of the graph and of the command, and flags that several make an option of the
+    server: `gateway_options` has all. `plain` has the other options of the server.
+    """
 
     target: Target
+    plain: GatewayOptions
     host: Annotated[str, typer.Option(rich_help_panel=LISTEN, help="The address to listen on.")] = (
         "127.0.0.1"
     )
@@ -95,14 +96,6 @@ class ServeOptions:
             "sequential (modules take turns) or layerwise (blocks take turns).",
         ),
     ] = None
-    mps: Annotated[
-        Mps,
-        typer.Option(
-            rich_help_panel=STAGES,
-            help="NVIDIA's MPS, with which stages on one GPU run at the same time. The server "
-            "starts and ends the daemon; auto: if stages share a GPU and no daemon runs.",
-        ),
-    ] = Mps.AUTO
     api_key: Annotated[
         Several,
         typer.Option(
@@ -132,116 +125,6 @@ class ServeOptions:
         typer.Option(
             rich_help_panel=LIMITS,
             help="A file of further admin keys: one per line, # begins a comment.",
-        ),
-    ] = None
-    max_queue: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=LIMITS, min=1, help="How many requests may run or wait; more get 503."
-        ),
-    ] = 1000
-    max_sessions: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=LIMITS,
-            min=0,
-            help="How many sessions of /v1/realtime may be open; more get 503.",
-        ),
-    ] = 64
-    sessions_per_key: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=LIMITS,
-            min=1,
-            help="How many sessions of /v1/realtime each key (without keys: each address) may "
-            "have open; more get 429.",
-        ),
-    ] = None
-    session_timeout: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=LIMITS,
-            min=1,
-            help="How many seconds a session of /v1/realtime may last.",
-        ),
-    ] = 3600
-    session_idle_timeout: Annotated[
-        float,
-        typer.Option(
-            rich_help_panel=LIMITS,
-            min=0.001,
-            help="After how many seconds without an event a session of /v1/realtime is closed, "
-            "while nothing is answered.",
-        ),
-    ] = 600.0
-    session_memory_mb: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=LIMITS,
-            min=1,
-            help="How many MiB of items a session of /v1/realtime keeps; the oldest are forgotten.",
-        ),
-    ] = 64
-    requests_per_minute: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=LIMITS,
-            min=1,
-            help="How many requests per minute each key (without keys: each address) may send; "
-            "more get 429.",
-        ),
-    ] = None
-    request_timeout: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=LIMITS,
-            min=0.001,
-            help="How many seconds a request may take before it gets 504.",
-        ),
-    ] = None
-    client_buffer_mb: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=LIMITS,
-            min=1,
-            help="How many MiB of its answer a client may leave unread before it is cut off.",
-        ),
-    ] = 16
-    decode_memory_mb: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=MEDIA,
-            min=64,
-            help="How many MiB the media of all requests may take while they are decoded; "
-            "more wait.",
-        ),
-    ] = 1024
-    allowed_media_path: Annotated[
-        MaybePath,
-        typer.Option(
-            rich_help_panel=MEDIA,
-            exists=True,
-            file_okay=False,
-            help="The folder below which file: URLs are allowed.",
-        ),
-    ] = None
-    allowed_media_domains: Annotated[
-        Several,
-        typer.Option(
-            rich_help_panel=MEDIA,
-            help="Fetch media from this host only; may be given several times. "
-            ".example.org means every host below example.org.",
-        ),
-    ] = None
-    voices: Annotated[
-        MaybePath,
-        typer.Option(
-            rich_help_panel=MEDIA,
-            exists=True,
-            file_okay=False,
-            writable=True,
-            help="The folder in which voices that clients make from a recording are kept. "
-            "Without one they are lost at the end.",
         ),
     ] = None
     allowed_origins: Annotated[
@@ -280,21 +163,6 @@ class ServeOptions:
             rich_help_panel=WEB, help="The certificate's key, if it is not in the same file."
         ),
     ] = None
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(
-            rich_help_panel=LOGS, help="How log lines look: text, or json (one object per line)."
-        ),
-    ] = LogFormat.TEXT
-    log_level: Annotated[
-        LogLevel,
-        typer.Option(
-            rich_help_panel=LOGS,
-            case_sensitive=False,
-            help="The least severe messages that are logged, of the server and of its stages. On "
-            "a terminal what stages print goes to their log files, except with debug.",
-        ),
-    ] = LogLevel.INFO
     otlp_endpoint: Annotated[
         str | None,
         typer.Option(

@@ -21,7 +21,7 @@ from websockets.typing import Subprotocol
 from omnistage.server.endpoints import client_secrets
 from omnistage.server.http.cors import Cors
 from omnistage.server.http.keys import Keys
-from omnistage.server.realtime.bounds import SessionBounds
+from omnistage.server.options import SessionBounds
 
 Json = dict[str, Any]
 

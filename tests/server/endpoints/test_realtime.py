@@ -26,8 +26,8 @@ from websockets.typing import Subprotocol
 
 from omnistage.server.endpoints import realtime
 from omnistage.server.http.keys import Keys
+from omnistage.server.options import SessionBounds
 from omnistage.server.realtime import answers
-from omnistage.server.realtime.bounds import SessionBounds
 from omnistage.server.realtime.voice.formats import encoded
 
 MANUAL = {"audio": {"input": {"turn_detection": None}}}
