@@ -11,8 +11,8 @@ from omnistage.server.cli.verifying.questions import MAX_FRAMES, Question
 from omnistage.stages.messages.to_reference import AskedQuestion, Task
 
 if TYPE_CHECKING:
+    from omnistage.server.offline import Answer
     from omnistage.server.offline.omni import Omni
-    from omnistage.server.tasks.pieces import Answer
 
 
 @dataclass(frozen=True, slots=True)
