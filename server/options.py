@@ -106,7 +106,8 @@ class SessionBounds:
     """The bounds of a server's sessions; `max_of_key`: of one key, None for as many as there are.
 
     A session ends after `length_s`, and after `idle_s` without an event while nothing is answered.
-    Its items take at most `max_bytes`.
+    Its items take at most `max_bytes`. Answers begin before the end of a turn while the server has
+    fewer requests than `answer_ahead`.
     """
 
     max_sessions: Annotated[
@@ -157,6 +158,16 @@ class SessionBounds:
             help="How many MiB of items a session of /v1/realtime keeps; the oldest are forgotten.",
         ),
     ] = 64 << 20
+    answer_ahead: Annotated[
+        int,
+        typer.Option(
+            "--answer-ahead",
+            rich_help_panel=LIMITS,
+            min=0,
+            help="With fewer requests in the server, a session of /v1/realtime begins its answer "
+            "while a turn may end; 0: never.",
+        ),
+    ] = 8
 
 
 DEFAULT_BOUNDS = SessionBounds()

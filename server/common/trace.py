@@ -4,7 +4,7 @@ All processes of a machine share the monotonic clock, so stamps of different pro
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -104,6 +104,20 @@ class Trace:
     num_tokens_out: int = 0
     audio_s: float = 0.0
     num_images: int = 0
+    held_back: list[Callable[[], None]] | None = None  # counts, while its client must not know
+
+    def count(self, counting: Callable[[], None]) -> None:
+        """Count something of it, once its client knows that it is made."""
+        if self.held_back is None:
+            counting()
+        else:
+            self.held_back.append(counting)
+
+    def reveal(self) -> None:
+        """Count what was held back: its client is told from now on."""
+        held, self.held_back = self.held_back or [], None
+        for counting in held:
+            counting()
 
     @property
     def seconds(self) -> float | None:

@@ -35,6 +35,7 @@ RATIOS = (
     5.0,
     10.0,
 )
+AHEAD = ("used", "cancelled", "failed")  # what becomes of an answer made ahead
 OF_THIS_PROCESS = stage_labels(GATEWAY)
 
 
@@ -86,6 +87,11 @@ class RequestCounters:
         self._tokens_out = self._counter("generation_tokens", "Tokens of texts.", "modality")
         self._audio = self._counter("audio_seconds", "Sound that was made.", "modality")
         self._pictures = self._counter("pictures", "Pictures, of videos frames.", "modality")
+        self._ahead = self._counter(
+            "realtime_ahead", "Answers that sessions began before a turn had ended.", "outcome"
+        )
+        for outcome in AHEAD:
+            self._ahead.labels(outcome)
         runtime.flights.watch(self._ended)
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
@@ -114,6 +120,10 @@ class RequestCounters:
         self._requests.labels(endpoint, outcome, status or "").inc()
         if outcome is Outcome.FINISHED:
             self._latency.labels(endpoint).observe(seconds)
+
+    def made_ahead(self, outcome: str) -> None:
+        """Count an answer that a session began before its turn had ended."""
+        self._ahead.labels(outcome).inc()
 
     def _ended(self, flight: Flight) -> None:
         """A request has left the graph."""

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.json_text import parse_json
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.socket_answers import answered
+from omnistage.server.endpoints.socket_answers import answered, new_answer
 from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.rate_limit import client_of
@@ -31,6 +31,7 @@ from omnistage.server.http.socket_life import (
 )
 from omnistage.server.http.socket_protocol import ENDING, REALTIME
 from omnistage.server.http.state import RequestState, state_of
+from omnistage.server.realtime.ahead.load import AheadLoad
 from omnistage.server.realtime.bounds import SessionPlaces
 from omnistage.server.realtime.chat_flow import ChatFlow
 from omnistage.server.realtime.session import RealtimeSession, Services
@@ -120,7 +121,9 @@ class Connection:
         self._numbers = count()
         self._outbox = Outbox(gateway.options.max_unsent_bytes)
         flow = ChatFlow(gateway, self._threads)
-        services = Services(flow, self._followed, make_detector, gateway.options.sessions)
+        bounds = gateway.options.sessions
+        ahead = AheadLoad(gateway.runtime.flights, bounds, gateway.metrics.made_ahead)
+        services = Services(flow, self._new_answer, self._followed, ahead, make_detector, bounds)
         self._session = RealtimeSession(
             services, self._outbox, settings, is_beta=asks_for_beta(scope)
         )
@@ -146,10 +149,13 @@ class Connection:
             await cancel_all(reading, sending)
             await session.close()
 
+    def _new_answer(self) -> RequestState:
+        return new_answer(self._scope, next(self._numbers))
+
     @contextmanager
-    def _followed(self) -> Iterator[RequestState]:
+    def _followed(self, state: RequestState) -> Iterator[RequestState]:
         """Follow one answer, which has a deadline of its own."""
-        with answered(self._gateway, self._scope, PATH, next(self._numbers)) as state:
+        with answered(self._gateway, self._scope, PATH, state):
             timeout_s = state_of(self._scope).timeout_s
             if timeout_s is not None:
                 state.due_at = asyncio.get_running_loop().time() + timeout_s
@@ -161,7 +167,7 @@ class Connection:
             if message["type"] == "websocket.disconnect":
                 return
             if message["type"] == ENDING:
-                await self._session.tasks.finish()
+                await self._session.finish()
                 raise Ended(RESTART)
             await self._take(message)
             if number % YIELD_EVENTS == 0:

@@ -14,12 +14,19 @@ from omnistage.server.http.state import RequestState, state_of
 from omnistage.server.telemetry.follow import WEBSOCKET
 
 
-@contextmanager
-def answered(gateway: Gateway, scope: Scope, path: str, number: int) -> Iterator[RequestState]:
-    """Follow one answer of a connection, by its number; what it raises is how it ended."""
+def new_answer(scope: Scope, number: int) -> RequestState:
+    """Make the state of one answer of a connection, by its number."""
     connection = state_of(scope)
     state = RequestState(key=connection.key, charge=connection.charge)
     state.trace.request_id = f"{connection.trace.request_id}.{number}"
+    return state
+
+
+@contextmanager
+def answered(
+    gateway: Gateway, scope: Scope, path: str, state: RequestState
+) -> Iterator[RequestState]:
+    """Follow one answer of a connection; what it raises is how it ended."""
     telling, began_at = gateway.following, time.monotonic()
     telling.begin(state.trace, WEBSOCKET, scope, is_answer=True)
     outcome, status = Outcome.CANCELLED, None

@@ -18,7 +18,7 @@ from omnistage.server.common.fields import parse, warning_headers
 from omnistage.server.common.json_text import parse_json
 from omnistage.server.common.trace import FIRST_AUDIO, GATEWAY
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.socket_answers import answered
+from omnistage.server.endpoints.socket_answers import answered, new_answer
 from omnistage.server.endpoints.speech_stream_fields import SessionConfig
 from omnistage.server.http.bearer import KEY_PROTOCOL
 from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
@@ -311,7 +311,8 @@ class Session:
             if not first:  # its end came alone
                 self._tell_done(utterance, "completed", total_sentences=0)
                 return
-            with answered(self._gateway, self._scope, PATH, utterance.number) as state:
+            state = new_answer(self._scope, utterance.number)
+            with answered(self._gateway, self._scope, PATH, state):
                 await self._answer(utterance, first, is_whole, state)
         except ClientTooSlow:
             raise

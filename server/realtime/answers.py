@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 from omnistage.server.common.deadline import due_at
@@ -13,32 +12,28 @@ from omnistage.server.common.served import check_makes
 from omnistage.server.common.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY
 from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState
-from omnistage.server.realtime.chat_flow import Body
+from omnistage.server.realtime.ahead.answer_ahead import AnswerAhead
+from omnistage.server.realtime.ahead.held_chat import HeldChat
+from omnistage.server.realtime.answer_plan import AnswerPlan
 from omnistage.server.realtime.common import Common
 from omnistage.server.realtime.context import ContextTruncation, TokenRates
-from omnistage.server.realtime.conversation import messages_of
 from omnistage.server.realtime.items import Item
 from omnistage.server.realtime.response import Response
 from omnistage.server.realtime.settings import (
     RealtimeSettings,
-    ResponseSettings,
     Settings,
     TranscriptionSettings,
 )
 from omnistage.server.realtime.updates import response_settings
-from omnistage.server.realtime.voice.formats import output_encoder
-from omnistage.server.responses.translate import chat_tools
-from omnistage.server.runtime.request import AudioOutput, TextOutput
+from omnistage.server.runtime.request import AudioOutput, Output, TextOutput
 
 logger = logging.getLogger(__name__)
 
 SLOW_S = 20.0  # for a client to take what was told
 MAX_OUT_OF_BAND = 4
-USAGE = {"include_usage": True, "continuous_usage_stats": True}  # of cancelled responses, too
 
 TOO_LONG = "context_length_exceeded"
 Refuse = Callable[[ApiError], None]
-MakeBody = Callable[[Sequence[Item]], Body]
 
 
 class RealtimeAnswer:
@@ -48,11 +43,13 @@ class RealtimeAnswer:
         self,
         response: Response,
         common: Common,
-        items: Sequence[Item],
+        plan: AnswerPlan,
         truncation: ContextTruncation | None = None,
+        held: HeldChat | None = None,
     ) -> None:
         self.response = response
-        self._items = items
+        self._plan = plan
+        self._held = held  # made ahead
         self._truncation = truncation  # of the conversation, if it is too long
         self._common = common
         self._task: asyncio.Task[None] | None = None
@@ -63,10 +60,10 @@ class RealtimeAnswer:
         """Returns whether its end has been told."""
         return self.response.is_over
 
-    def start(self, make_body: MakeBody) -> asyncio.Task[None]:
+    def start(self) -> asyncio.Task[None]:
         """Begin; the task raises ClientTooSlow alone."""
         self.response.begin()
-        self._task = self._common.tasks.begin(self._run(make_body))
+        self._task = self._common.tasks.begin(self._run())
         return self._task
 
     def cancel(self, reason: str) -> None:
@@ -80,12 +77,13 @@ class RealtimeAnswer:
         """Take back what of it has not left yet."""
         self.response.withdraw(self._common.outbox)
 
-    async def _run(self, make_body: MakeBody) -> None:
+    async def _run(self) -> None:
         response = self.response
+        state = self._common.new_answer() if self._held is None else self._held.state
         try:
-            with self._common.followed() as state:
+            with self._common.followed(state):
                 try:
-                    await self._answer(make_body, state)
+                    await self._answer(state)
                 finally:
                     self.begun.set()
         except ClientTooSlow:
@@ -100,22 +98,23 @@ class RealtimeAnswer:
         else:
             response.complete()
 
-    async def _answer(self, make_body: MakeBody, state: RequestState) -> None:
+    async def _answer(self, state: RequestState) -> None:
         """Answer; a conversation that is too long is shortened as the session says."""
         state.charge()
+        state.trace.reveal()
         if self._truncation is not None and self._truncation.fit():
             self._leave_out()
         async with due_at(state.due_at):
             while True:
                 try:
-                    await self._make(make_body, state)
+                    await self._make(state)
                     return
                 except ApiError as error:
                     if error.code != TOO_LONG or self.response.has_output or not self._shorten():
                         raise
                 finally:
                     if self._truncation is not None:
-                        self._truncation.learn(self._items, self.response.chat_usage)
+                        self._truncation.learn(self._plan.items, self.response.chat_usage)
 
     def _shorten(self) -> bool:
         if self._truncation is None or not self._truncation.shorten():
@@ -126,14 +125,21 @@ class RealtimeAnswer:
     def _leave_out(self) -> None:
         """Keep the items that the conversation's context still has."""
         kept = {item.id for item in self._common.conversation.context}
-        self._items = [item for item in self._items if item.id in kept]
+        self._plan = self._plan.keeping([item for item in self._plan.items if item.id in kept])
+        self._drop_held()
 
-    async def _make(self, make_body: MakeBody, state: RequestState) -> None:
-        output = self.response.settings.audio.output
-        make_encoder = partial(output_encoder, output.format.type, output.speed)
-        flow = self._common.flow
-        body = partial(make_body, self._items)
-        async with aclosing(flow.outputs(body, make_encoder)) as outputs:
+    def _drop_held(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.cancel()
+
+    def _outputs(self) -> AsyncGenerator[Output, None]:
+        """Return what was made ahead, the first time, else what is made now."""
+        held, self._held = self._held, None
+        return self._plan.outputs(self._common.flow) if held is None else held.outputs()
+
+    async def _make(self, state: RequestState) -> None:
+        async with aclosing(self._outputs()) as outputs:
             async for made in outputs:
                 if isinstance(made, TextOutput):
                     self.response.add_chunk(made.chunk)
@@ -171,6 +177,7 @@ class Answers:
         self._common = common
         self._settings = settings
         self._tell_error = tell_error
+        self._ahead = AnswerAhead(common)
         self._out_of_band: dict[str, RealtimeAnswer] = {}
         self._is_owed = False
         self._rates = TokenRates()
@@ -195,26 +202,52 @@ class Answers:
         if isinstance(session, TranscriptionSettings):
             raise unsupported("type", "response.create in a transcription session")
         self._check_free(given)
-        settings = response_settings(session, given)
-        for modality in settings.output_modalities:
-            check_makes(modality, common.flow.runtime.graph.outputs, modality)
-        voice = settings.audio.output.voice
-        speaker = common.flow.speaker_of(voice, "response.audio.output.voice")
+        chat = common.conversation.context if items is None else items
+        plan = self._plan(session, given, chat)
+        settings = plan.settings
         is_out_of_band = settings.conversation == "none"
         conversation = None if is_out_of_band else common.conversation
         response = Response(settings, conversation, common.conversation_id, common.tell)
-        chat = common.conversation.context if items is None else items
         truncation = None
         if items is None:
             about = (session, settings, common.flow.runtime)
             truncation = ContextTruncation(common.conversation, self._rates, *about)
-        answer = RealtimeAnswer(response, common, chat, truncation)
+        held = None if is_out_of_band else self._ahead.take(plan)
+        answer = RealtimeAnswer(response, common, plan, truncation, held)
         if is_out_of_band:
             self._out_of_band[response.id] = answer
         else:
             self.active, self._is_owed = answer, False
-        task = answer.start(partial(chat_body, settings, session, speaker))
+        task = answer.start()
         task.add_done_callback(lambda _: common.tasks.run(lambda: self._end(answer)))
+
+    def _plan(
+        self, session: RealtimeSettings, given: Mapping[str, Any], items: Sequence[Item]
+    ) -> AnswerPlan:
+        """Return the plan of an answer to items; raises ApiError."""
+        settings = response_settings(session, given)
+        flow = self._common.flow
+        for modality in settings.output_modalities:
+            check_makes(modality, flow.runtime.graph.outputs, modality)
+        voice = settings.audio.output.voice
+        speaker = flow.speaker_of(voice, "response.audio.output.voice")
+        return AnswerPlan.of(settings, session.model, speaker, items)
+
+    def begin_ahead(self, item: Item) -> None:
+        """Begin the answer to an item that may be the next, in secret."""
+        session = self._settings()
+        is_free = self.active is None or self.active.is_over
+        if not is_free or self._is_owed or not isinstance(session, RealtimeSettings):
+            return
+        try:
+            plan = self._plan(session, {}, [*self._common.conversation.context, item])
+        except ApiError:  # it is reported once the turn has ended
+            return
+        self._ahead.begin(item.id, plan)
+
+    def drop_ahead(self) -> None:
+        """Cancel the answer that was begun in secret: what it answers has changed."""
+        self._ahead.drop()
 
     def _end(self, answer: RealtimeAnswer) -> None:
         self._out_of_band.pop(answer.response.id, None)
@@ -253,28 +286,3 @@ class Answers:
             message = "Cancellation failed: no active response found"
             raise ApiError(400, message, code="response_cancel_not_active")
         answer.cancel("client_cancelled")
-
-
-def chat_body(
-    settings: ResponseSettings,
-    session: RealtimeSettings,
-    speaker: str | None,
-    items: Sequence[Item],
-) -> Body:
-    """Return the chat that a response is; takes a while with audio. Raises ApiError."""
-    is_spoken = settings.output_modalities == ["audio"]
-    body = {
-        "model": session.model,
-        "messages": messages_of(items, settings.instructions),
-        "modalities": settings.chat_outputs,
-        "stream": True,
-        "stream_options": USAGE,
-        "temperature": settings.temperature,
-        "parallel_tool_calls": settings.parallel_tool_calls,
-        **chat_tools(enumerate(settings.tools), settings.tool_choice),
-    }
-    if is_spoken and speaker is not None:
-        body["audio"] = {"voice": speaker, "format": "wav"}
-    if settings.max_output_tokens != "inf":
-        body["max_completion_tokens"] = settings.max_output_tokens
-    return {name: value for name, value in body.items() if value is not None}

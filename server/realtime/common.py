@@ -8,12 +8,14 @@ from typing import Protocol
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.socket_life import ConnectionTasks
 from omnistage.server.http.state import RequestState
+from omnistage.server.realtime.ahead.load import AheadLoad
 from omnistage.server.realtime.chat_flow import ChatFlow
 from omnistage.server.realtime.conversation import Conversation
 from omnistage.server.realtime.items import Item, Json
 
-# Makes the state of one answer, which is followed and counted as a request of its own.
-Followed = Callable[[], AbstractContextManager[RequestState]]
+NewAnswer = Callable[[], RequestState]  # makes the state of one answer
+# Follows and counts an answer as a request of its own.
+Followed = Callable[[RequestState], AbstractContextManager[RequestState]]
 
 
 class Tell(Protocol):
@@ -28,7 +30,9 @@ class Common:
     """One session as its parts see it: its server, its client and its conversation."""
 
     flow: ChatFlow
+    new_answer: NewAnswer
     followed: Followed
+    ahead: AheadLoad
     outbox: Outbox
     tell: Tell
     tasks: ConnectionTasks

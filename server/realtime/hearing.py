@@ -6,7 +6,7 @@ from omnistage.server.realtime.settings import AudioInput
 from omnistage.server.realtime.voice.detectors import Detector
 from omnistage.server.realtime.voice.formats import PCM
 from omnistage.server.realtime.voice.listening import FRAME_MS, Ear, InputBuffer
-from omnistage.server.realtime.voice.turns import TurnMachine, TurnStarted, TurnStopped
+from omnistage.server.realtime.voice.turns import TurnChange, TurnMachine
 
 KEPT_MS = 500  # before what is heard now, beside the padding: frames that the judge has not seen
 
@@ -42,8 +42,8 @@ class Hearing:
             self._detector = self._make_detector()
             self._turns = TurnMachine(detection.turns, self.buffer.end_ms)
 
-    async def add(self, data: bytes) -> list[TurnStarted | TurnStopped]:
-        """Add whole samples; returns the turns that begin and end. ApiError."""
+    async def add(self, data: bytes) -> list[TurnChange]:
+        """Add whole samples; returns the turns that begin, pause and end. ApiError."""
         self.buffer.append(data)
         turns, detector = self._turns, self._detector
         if turns is None or detector is None:

@@ -175,6 +175,12 @@ class Item:
         return {"type": "message", "role": self.role, "content": content}
 
     @property
+    def revision(self) -> tuple[Any, ...]:
+        """Return what differs from it as it was, once a chat has it otherwise."""
+        parts = [len(one.sound.data) if one.sound else one.words for one in self.content]
+        return self.id, self.status, self.text, *parts
+
+    @property
     def num_bytes(self) -> int:
         """How much memory it takes, about."""
         return OVERHEAD_BYTES + len(self.text) + sum(part.num_bytes for part in self.content)

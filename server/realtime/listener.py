@@ -21,7 +21,7 @@ from omnistage.server.realtime.settings import (
 from omnistage.server.realtime.transcripts import TranscriptionJob, Transcripts
 from omnistage.server.realtime.voice.formats import UserAudio
 from omnistage.server.realtime.voice.listening import MIN_COMMIT_MS
-from omnistage.server.realtime.voice.turns import TurnStarted, TurnStopped
+from omnistage.server.realtime.voice.turns import TurnPaused, TurnResumed, TurnStarted, TurnStopped
 
 MS = 1000  # in a second
 
@@ -49,15 +49,21 @@ class Listener:
     def configure(self) -> None:
         """Take the session's settings from now on."""
         self.stop_waiting()
+        self._answers.drop_ahead()
         self._hearing.configure(self._settings().audio.input)
 
     async def append(self, audio: str) -> None:
         """Take base64 of whole samples, and what turns that brings; raises ApiError."""
         for change in await self._hearing.add(decoded(audio, "audio")):
-            if isinstance(change, TurnStarted):
-                self._begin_turn(change)
-            else:
-                self._end_turn(change)
+            match change:
+                case TurnStarted():
+                    self._begin_turn(change)
+                case TurnPaused():
+                    self._answer_ahead(change)
+                case TurnResumed():
+                    self._answers.drop_ahead()
+                case TurnStopped():
+                    self._end_turn(change)
 
     def _begin_turn(self, started: TurnStarted) -> None:
         self.stop_waiting()
@@ -74,10 +80,17 @@ class Listener:
         if interrupted is not None:
             interrupted.cancel("turn_detected")
 
+    def _answer_ahead(self, paused: TurnPaused) -> None:
+        """Begin the answer that a turn will get if it has ended here."""
+        detection = self._settings().audio.input.turn_detection
+        if detection is not None and detection.create_response:
+            self._answers.begin_ahead(self._item_of(self._hearing.buffer.peek(paused.at_ms)))
+
     def _end_turn(self, stopped: TurnStopped) -> None:
         about = {"audio_end_ms": round(stopped.at_ms), "item_id": self._item_id}
         self._common.tell({"type": "input_audio_buffer.speech_stopped", **about})
-        item = self._add(self._hearing.buffer.take(end_ms=stopped.at_ms))
+        item = self._add(self._hearing.buffer.take(end_ms=stopped.end_ms))
+        self._hearing.buffer.forget_before(stopped.at_ms)
         settings = self._settings()
         detection = settings.audio.input.turn_detection
         is_answered = isinstance(settings, RealtimeSettings)
@@ -95,18 +108,22 @@ class Listener:
             )
             raise ApiError(400, message, code="input_audio_buffer_commit_empty")
         self._hearing.end_turn()
+        self._answers.drop_ahead()
         self._transcribe(self._add(buffer.take()), None)
 
     def clear(self) -> None:
         """Forget the buffer, and the turn that goes on."""
         self._hearing.buffer.clear()
         self._hearing.end_turn()
+        self._answers.drop_ahead()
         self._item_id = None
         self._common.tell({"type": "input_audio_buffer.cleared"})
 
+    def _item_of(self, sound: UserAudio) -> Item:
+        return Item(self._item_id or new_id("item"), content=[Part("input_audio", sound=sound)])
+
     def _add(self, sound: UserAudio) -> Item:
-        item = Item(self._item_id or new_id("item"))
-        item.content.append(Part("input_audio", sound=sound))
+        item = self._item_of(sound)
         self._item_id = None
         previous = self._common.conversation.add(item)
         about = {"item_id": item.id, "previous_item_id": previous}

@@ -10,10 +10,11 @@ from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.socket_life import ConnectionTasks
 from omnistage.server.options import DEFAULT_BOUNDS, SessionBounds
 from omnistage.server.realtime import events
+from omnistage.server.realtime.ahead.load import AheadLoad
 from omnistage.server.realtime.answers import Answers
 from omnistage.server.realtime.beta import beta_event, without_flat
 from omnistage.server.realtime.chat_flow import ChatFlow
-from omnistage.server.realtime.common import Common, Followed
+from omnistage.server.realtime.common import Common, Followed, NewAnswer
 from omnistage.server.realtime.conversation import MAX_ITEMS, Conversation
 from omnistage.server.realtime.events import new_id
 from omnistage.server.realtime.hearing import MakeDetector
@@ -30,7 +31,9 @@ class Services:
     """The parts of its server that a session needs."""
 
     flow: ChatFlow
+    new_answer: NewAnswer
     followed: Followed
+    ahead: AheadLoad
     make_detector: MakeDetector
     bounds: SessionBounds = DEFAULT_BOUNDS
 
@@ -51,7 +54,9 @@ class RealtimeSession:
         self._conversation = Conversation(services.bounds.max_bytes)
         common = self._common = Common(
             services.flow,
+            services.new_answer,
             services.followed,
+            services.ahead,
             outbox,
             self._tell,
             self.tasks,
@@ -70,7 +75,13 @@ class RealtimeSession:
     async def close(self) -> None:
         """End what is under way; nothing is told, and nothing begins."""
         self._listener.stop_waiting()
+        self._answers.drop_ahead()
         await self.tasks.close()
+
+    async def finish(self) -> None:
+        """Return when all that was reported to the client is done."""
+        self._answers.drop_ahead()
+        await self.tasks.finish()
 
     async def handle(self, given: Mapping[str, Any]) -> None:
         """Take an event of the client; raises ApiError."""

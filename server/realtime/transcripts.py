@@ -69,7 +69,7 @@ class Transcripts:
     async def _run(self, job: TranscriptionJob) -> None:
         part = job.item.content[0]
         assert part.sound is not None
-        with self._common.followed() as state, ExitStack() as until:
+        with self._common.followed(self._common.new_answer()) as state, ExitStack() as until:
             caller = LocalCaller(until, self._common.flow.threads)
             sound = part.sound
             fields = await caller.compute(lambda: _fields(sound, job))

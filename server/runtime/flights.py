@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
+from functools import partial
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
@@ -189,7 +190,7 @@ class Flights:
         flight.end()
         self._leave(flight, flight.is_cancelled)
         for on_end in self._watchers:
-            on_end(flight)
+            flight.trace.count(partial(on_end, flight))
 
     def _give_back(self, ticket: Ticket) -> None:
         for flight in ticket.flights:  # its outputs may never have been asked for

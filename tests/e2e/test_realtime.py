@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from support.prompts import SHORT
-from support.realtime import PATH, Talk
+from support.realtime import PATH, Talk, silence, tone
 from support.server import TinyServer
 from websockets.sync.client import connect
 
@@ -61,7 +63,10 @@ class Both:
         self.talk.append(SHORT)
         self.talk.say("input_audio_buffer.commit")
         self.talk.until("conversation.item.done")
-        pcm = SHORT.astype("<i2").tobytes()
+        self.hear(SHORT.astype("<i2").tobytes())
+
+    def hear(self, pcm: bytes) -> None:
+        """Add audio to the chat's messages."""
         wav = wav_header(SampleFormat(24_000), len(pcm)) + pcm
         audio = {"data": base64.b64encode(wav).decode(), "format": "wav"}
         part = {"type": "input_audio", "input_audio": audio}
@@ -69,7 +74,10 @@ class Both:
 
     def answer(self, **more: Any) -> dict[str, Any]:
         """Both answer; what they say and count is the same."""
-        response = self.talk.answer()
+        return self.compare(self.talk.answer(), **more)
+
+    def compare(self, response: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """The chat answers as a response of the session did."""
         assert response["status"] in ("completed", "incomplete"), response
         text = response["output"][0]["content"][0]["text"]
         body = {"model": self._server.model, "temperature": 0, "messages": self.messages, **more}
@@ -185,3 +193,29 @@ def test_a_spoken_answer_is_heard_truncated_and_read_on(both: Both) -> None:
         both.messages.append({"role": "assistant", "content": [{"type": "text", "text": heard}]})
     both.write("Go on.")
     both.answer()
+
+
+def num_used(server: TinyServer) -> int:
+    """How many answers that were made ahead were sent."""
+    page = httpx.get(f"{server.url}/metrics", timeout=30).text
+    found = re.findall(r'^omnistage_realtime_ahead_total{outcome="used"} (\S+)', page, re.MULTILINE)
+    return int(float(found[0])) if found else 0
+
+
+def test_an_answer_that_was_made_ahead_is_the_chats(both: Both, server: TinyServer) -> None:
+    talk, before = both.talk, num_used(server)
+    detection = {"type": "server_vad", "silence_duration_ms": 1000}
+    talk.update(audio={"input": {"turn_detection": detection}})
+    both.write("Tell me of the sea.")
+    for number in range(1, 3):
+        talk.append(np.concatenate([silence(0.3), tone(0.8), silence(0.5)]))
+        talk.until("input_audio_buffer.speech_started")
+        time.sleep(1)  # it is made meanwhile
+        talk.append(silence(0.6))
+        response = talk.until("response.done")["response"]
+        item_id = talk.told("input_audio_buffer.committed")[-1]["item_id"]
+        talk.say("conversation.item.retrieve", item_id=item_id)
+        (part,) = talk.until("conversation.item.retrieved")["item"]["content"]
+        both.hear(base64.b64decode(part["audio"]))
+        both.compare(response)
+        assert num_used(server) == before + number

@@ -81,14 +81,22 @@ class InputBuffer:
             self._take_bytes(start_ms)
         return UserAudio(self._take_bytes(self.end_ms if end_ms is None else end_ms), self.form)
 
+    def peek(self, end_ms: float) -> UserAudio:
+        """Return a copy of what came before a time; it stays here."""
+        return UserAudio(bytes(self._data[: self._num_bytes(end_ms)]), self.form)
+
     def _take_bytes(self, at_ms: float) -> bytes:
-        size = sample_bytes(self.form)
-        num_samples = round((at_ms - self._begin_ms) * self._bytes_a_ms / size)
-        num_bytes = max(0, min(num_samples * size, len(self._data)))
+        num_bytes = self._num_bytes(at_ms)
         taken = bytes(self._data[:num_bytes])
         del self._data[:num_bytes]
         self._begin_ms += num_bytes / self._bytes_a_ms
         return taken
+
+    def _num_bytes(self, at_ms: float) -> int:
+        """How much of what is here came before a time, in whole samples."""
+        size = sample_bytes(self.form)
+        num_samples = round((at_ms - self._begin_ms) * self._bytes_a_ms / size)
+        return max(0, min(num_samples * size, len(self._data)))
 
 
 class Ear:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 MIN_SPEECH_FRAMES = 3  # so many frames of speech in a row begin a turn
 HYSTERESIS = 0.15  # a turn may end only where speech is less likely than it began by so much
 MIN_THRESHOLD = 0.01
+PAUSE_MS = 100.0  # of silence within a turn that may be its end; an item has no more of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,26 @@ class TurnStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnStopped:
-    """A turn has ended; `at_ms` has the silence behind it."""
+class TurnPaused:
+    """A turn may have ended; its item would end at `at_ms`."""
 
     at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResumed:
+    """Speech goes on behind a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStopped:
+    """A turn has ended; `at_ms` has the silence behind it, and its item ends at `end_ms`."""
+
+    at_ms: float
+    end_ms: float
+
+
+TurnChange = TurnStarted | TurnPaused | TurnResumed | TurnStopped
 
 
 class TurnMachine:
@@ -40,9 +57,10 @@ class TurnMachine:
         self._num_speech = 0
         self._speech_ms = now_ms  # where the first frame of a possible turn began
         self._silence_ms = 0.0
+        self._paused_ms: float | None = None  # where the pause began to be one
 
-    def update(self, probability: float, frame_ms: float) -> TurnStarted | TurnStopped | None:
-        """Add a frame; returns the start or the end of a turn if this frame decides it."""
+    def update(self, probability: float, frame_ms: float) -> TurnChange | None:
+        """Add a frame; returns the start, a pause or the end of a turn if this frame decides it."""
         began_ms, self._now_ms = self._now_ms, self._now_ms + frame_ms
         if self.is_speaking:
             return self._hear_speech(probability, frame_ms)
@@ -58,18 +76,23 @@ class TurnMachine:
         padded_ms = self._speech_ms - self.settings.prefix_padding_ms
         return TurnStarted(max(padded_ms, self._earliest_ms))
 
-    def _hear_speech(self, probability: float, frame_ms: float) -> TurnStopped | None:
+    def _hear_speech(self, probability: float, frame_ms: float) -> TurnChange | None:
         if probability >= max(self.settings.threshold - HYSTERESIS, MIN_THRESHOLD):
-            self._silence_ms = 0.0
-            return None
+            was_paused = self._paused_ms is not None
+            self._silence_ms, self._paused_ms = 0.0, None
+            return TurnResumed() if was_paused else None
         self._silence_ms += frame_ms
-        if self._silence_ms < self.settings.silence_ms:
-            return None
-        self.end()
-        return TurnStopped(self._now_ms)
+        if self._silence_ms >= self.settings.silence_ms:
+            end_ms = self._now_ms if self._paused_ms is None else self._paused_ms
+            self.end()
+            return TurnStopped(self._now_ms, end_ms)
+        if self._paused_ms is None and self._silence_ms >= PAUSE_MS:
+            self._paused_ms = self._now_ms
+            return TurnPaused(self._now_ms)
+        return None
 
     def end(self) -> None:
         """End the turn that goes on, if one does: what comes now is another one's."""
         self.is_speaking = False
-        self._num_speech = 0
+        self._num_speech, self._paused_ms = 0, None
         self._earliest_ms = self._now_ms

@@ -44,6 +44,7 @@ VALUES = {
     "--log-level": "warning",
     "--max-queue": "7",
     "--max-sessions": "5",
+    "--answer-ahead": "3",
     "--model": "other",
     "--mps": "off",
     "--offload": "layerwise",

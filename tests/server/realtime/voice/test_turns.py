@@ -8,21 +8,30 @@ from hypothesis import strategies as st
 
 from omnistage.server.realtime.voice.listening import FRAME_MS
 from omnistage.server.realtime.voice.turns import (
+    TurnChange,
     TurnMachine,
+    TurnPaused,
+    TurnResumed,
     TurnSettings,
     TurnStarted,
     TurnStopped,
 )
 
-Change = TurnStarted | TurnStopped
+
+def changes_of(
+    probabilities: list[float], chosen: TurnSettings | None = None, now_ms: float = 0
+) -> list[TurnChange]:
+    machine = TurnMachine(chosen or TurnSettings(), now_ms)
+    changes = [machine.update(one, FRAME_MS) for one in probabilities]
+    return [one for one in changes if one is not None]
 
 
 def run(
     probabilities: list[float], chosen: TurnSettings | None = None, now_ms: float = 0
-) -> list[Change]:
-    machine = TurnMachine(chosen or TurnSettings(), now_ms)
-    changes = [machine.update(one, FRAME_MS) for one in probabilities]
-    return [one for one in changes if one is not None]
+) -> list[TurnStarted | TurnStopped]:
+    """Starts and stops, without pauses."""
+    changes = changes_of(probabilities, chosen, now_ms)
+    return [one for one in changes if isinstance(one, TurnStarted | TurnStopped)]
 
 
 def frames(ms: float, probability: float) -> list[float]:
@@ -31,7 +40,27 @@ def frames(ms: float, probability: float) -> list[float]:
 
 def test_a_turn_has_its_padding_and_its_silence() -> None:
     track = frames(1024, 0.0) + frames(640, 0.9) + frames(1024, 0.0)
-    assert run(track) == [TurnStarted(1024 - 300), TurnStopped(1024 + 640 + 512)]
+    assert run(track) == [TurnStarted(1024 - 300), TurnStopped(1024 + 640 + 512, 1024 + 640 + 128)]
+
+
+def test_a_pause_is_told_and_taken_back() -> None:
+    """What is silence for 100 ms is a pause, 4 frames here; the item of the turn ends there."""
+    track = frames(320, 0.9) + frames(256, 0.0) + frames(64, 0.9) + frames(512, 0.0)
+    assert changes_of(track) == [
+        TurnStarted(0),
+        TurnPaused(320 + 128),
+        TurnResumed(),
+        TurnPaused(640 + 128),
+        TurnStopped(640 + 512, 640 + 128),
+    ]
+
+
+@pytest.mark.parametrize(("silence_ms", "end_ms"), [(0, 32), (96, 96), (128, 128), (129, 160)])
+def test_a_short_silence_ends_a_turn_without_a_pause(silence_ms: int, end_ms: float) -> None:
+    changes = changes_of(frames(320, 0.9) + frames(512, 0.0), TurnSettings(silence_ms=silence_ms))
+    paused = [one for one in changes if isinstance(one, TurnPaused)]
+    assert len(paused) == (silence_ms > 128)
+    assert changes[-1] == TurnStopped(320 + end_ms, 320 + min(end_ms, 128))
 
 
 def test_padding_ends_where_audio_begins() -> None:
@@ -60,9 +89,8 @@ def test_a_turn_ends_only_well_below_where_it_began(between: float, ends: bool) 
 def test_a_threshold_of_zero_ends_at_nearly_nothing() -> None:
     chosen = TurnSettings(threshold=0.0)
     track = frames(320, 0.0)
-    assert [type(one) for one in run(track, chosen)] == [
-        TurnStarted
-    ]  # and at once ends, and begins
+    started = [type(one) for one in run(track, chosen)]
+    assert started == [TurnStarted]  # and at once ends, and begins
     assert len(run(frames(1280, 0.0), chosen)) > 1
 
 
@@ -87,12 +115,28 @@ choices = st.builds(
 )
 
 
-def check(changes: list[Change], begin_ms: float, end_ms: float) -> None:
+# What may follow what; None: the beginning.
+FOLLOWING: dict[type[TurnChange] | None, tuple[type[TurnChange], ...]] = {
+    None: (TurnStarted,),
+    TurnStarted: (TurnPaused, TurnStopped),
+    TurnPaused: (TurnResumed, TurnStopped),
+    TurnResumed: (TurnPaused, TurnStopped),
+    TurnStopped: (TurnStarted,),
+}
+
+
+def check(changes: list[TurnChange], begin_ms: float, end_ms: float) -> None:
     at_ms = begin_ms
-    for number, change in enumerate(changes):
-        assert isinstance(change, TurnStopped if number % 2 else TurnStarted)
-        assert at_ms <= change.at_ms <= end_ms
-        at_ms = change.at_ms
+    before: TurnChange | None = None
+    for change in changes:
+        assert isinstance(change, FOLLOWING[None if before is None else type(before)])
+        if not isinstance(change, TurnResumed):
+            assert at_ms <= change.at_ms <= end_ms
+            at_ms = change.at_ms
+        if isinstance(change, TurnStopped):
+            ends_at_ms = before.at_ms if isinstance(before, TurnPaused) else change.at_ms
+            assert change.end_ms == ends_at_ms
+        before = change
 
 
 @given(tracks, choices, st.floats(0, 1e6))
@@ -100,7 +144,7 @@ def check(changes: list[Change], begin_ms: float, end_ms: float) -> None:
 def test_starts_and_stops_alternate_within_the_audio(
     track: list[float], chosen: TurnSettings, now_ms: float
 ) -> None:
-    check(run(track, chosen, now_ms), now_ms, now_ms + len(track) * FRAME_MS + 1e-6)
+    check(changes_of(track, chosen, now_ms), now_ms, now_ms + len(track) * FRAME_MS + 1e-6)
 
 
 def test_ten_thousand_random_tracks() -> None:
@@ -112,7 +156,7 @@ def test_ten_thousand_random_tracks() -> None:
             likely = min(1.0, max(0.0, likely + drawn.uniform(-0.4, 0.4)))
             track.append(likely)
         chosen = TurnSettings(drawn.random(), drawn.randrange(600), drawn.randrange(600))
-        changes = run(track, chosen)
-        num_turns += len(changes) // 2
+        changes = changes_of(track, chosen)
+        num_turns += sum(isinstance(one, TurnStopped) for one in changes)
         check(changes, 0, 60 * FRAME_MS + 1e-6)
     assert num_turns > 5000

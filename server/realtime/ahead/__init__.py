@@ -1,0 +1,1 @@
+"""Work for a turn that is done before the turn has ended."""

@@ -1,0 +1,28 @@
+"""How busy a server may be to work ahead, and how often that was of use."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from omnistage.server.options import SessionBounds
+from omnistage.server.runtime.flights import Flights
+
+
+@dataclass(frozen=True, slots=True)
+class AheadLoad:
+    """The bounds of a server: so many requests at once, above which nothing is done ahead.
+
+    `count`: counts an answer that was begun ahead, by its outcome: used, cancelled or failed.
+    """
+
+    flights: Flights
+    bounds: SessionBounds
+    count: Callable[[str], None]
+
+    @property
+    def may_answer(self) -> bool:
+        """Return whether an answer may be made ahead now."""
+        return self._num_requests < self.bounds.answer_ahead
+
+    @property
+    def _num_requests(self) -> int:
+        return self.flights.num_running + self.flights.num_waiting
