@@ -35,8 +35,8 @@ from omnistage.server.endpoints import (
 )
 from omnistage.server.endpoints.counters import RequestCount, RequestCounters
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.beside_loop import install_threads
 from omnistage.server.http.body_limit import BodyLimit
+from omnistage.server.http.caller import install_threads
 from omnistage.server.http.cors import SocketOrigins
 from omnistage.server.http.deadline import Deadline
 from omnistage.server.http.docs_page import install_docs

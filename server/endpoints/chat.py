@@ -18,8 +18,7 @@ from omnistage.server.http.sse import EventStream
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.tasks.chat.chunks import with_usage
 from omnistage.server.tasks.chat.schema import ChatRequest
-from omnistage.server.tasks.chat_task import run_chat
-from omnistage.server.tasks.image_chat import wants_images
+from omnistage.server.tasks.chat_task import run_chat, wants_images
 from omnistage.server.tasks.images.answer import MAX_UNSENT_BYTES
 
 

@@ -13,8 +13,7 @@ from omnistage.server.common.fields import warning_headers
 from omnistage.server.endpoints.answers import Embeddings
 from omnistage.server.endpoints.examples import embedding_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.beside_loop import in_thread
-from omnistage.server.http.caller import HttpCaller
+from omnistage.server.http.caller import HttpCaller, in_thread
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
 from omnistage.server.http.whole_answer import whole_answer

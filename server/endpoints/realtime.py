@@ -15,7 +15,7 @@ from omnistage.server.common.errors import ApiError
 from omnistage.server.common.json_text import parse_json
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.socket_answers import answered, new_answer
-from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
+from omnistage.server.http.caller import MAX_LOOP_BYTES
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.rate_limit import client_of
 from omnistage.server.http.refusal import refuse

@@ -21,7 +21,7 @@ from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.socket_answers import answered, new_answer
 from omnistage.server.endpoints.speech_stream_fields import SessionConfig
 from omnistage.server.http.bearer import KEY_PROTOCOL
-from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
+from omnistage.server.http.caller import MAX_LOOP_BYTES
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.refusal import refuse
 from omnistage.server.http.socket_life import (
@@ -38,8 +38,8 @@ from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState, state_of
 from omnistage.server.media.audio.encoder import file_samples_of
 from omnistage.server.media.audio.encoding import encoded
+from omnistage.server.runtime.flight import Ticket
 from omnistage.server.runtime.request import AudioOutput, Output
-from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.tasks.speech.coming import begun, spoken_by_sentences
 from omnistage.server.tasks.speech.continuous import spoken
 from omnistage.server.tasks.speech.requests import SpeechUsage, pieces_of_request, with_reference

@@ -12,8 +12,7 @@ from omnistage.server.common.fields import warning_headers
 from omnistage.server.common.trace import FIRST_TEXT, GATEWAY, current_trace
 from omnistage.server.endpoints.answers import TextAnswer
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.beside_loop import in_thread
-from omnistage.server.http.caller import HttpCaller
+from omnistage.server.http.caller import HttpCaller, in_thread
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import EVENTS, described
 from omnistage.server.http.sse import BareEventStream, Event

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.json_text import parse_json
-from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.caller import beside_loop
 
 CHARSETS = ("utf-8", "us-ascii", "ascii", "utf8")
 

@@ -7,10 +7,10 @@ from pydantic import Field, WithJsonSchema, field_validator
 
 from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.common.fields import Refused, RequestFields, refuse
-from omnistage.server.responses.item_schema import INPUT
 from omnistage.server.tasks.chat.fields import OF_CHATS, REFUSED
 from omnistage.server.tasks.chat.grammar import check_structured_outputs
 from omnistage.server.tasks.chat.media_options import MediaOptions, ProcessorOptions
+from omnistage.server.tasks.chat.message_schema import AUDIO, TEXT, Schema
 from omnistage.server.tasks.chat.schema import (
     MAX_MESSAGES,
     MAX_TOP_LOGPROBS,
@@ -21,6 +21,35 @@ from omnistage.server.tasks.chat.schema import (
     at_most,
 )
 from omnistage.stage_configs.sampling import Count, Flag, NumTokens
+
+
+def _object(required: Schema, optional: Schema | None = None) -> Schema:
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+def _const(value: str) -> dict[str, Any]:
+    return {"const": value}
+
+
+URL: Schema = {"type": "string", "format": "uri", "description": "data, http, https or file"}
+PARTS: list[Schema] = [
+    _object({"type": _const("input_text"), "text": TEXT}),
+    _object({"type": _const("output_text"), "text": TEXT}),
+    _object({"type": _const("input_image"), "image_url": URL}),
+    _object({"type": _const("input_audio"), "input_audio": AUDIO}),
+    _object({"type": _const("input_file")}, {"file_data": URL, "file_url": URL, "filename": TEXT}),
+]
+CONTENT: Schema = {"anyOf": [TEXT, {"type": "array", "minItems": 1, "items": {"anyOf": PARTS}}]}
+ROLE: Schema = {"enum": ["user", "assistant", "system", "developer"]}
+ITEMS: list[Schema] = [
+    _object({"role": ROLE, "content": CONTENT}, {"type": _const("message")}),
+    _object({"type": _const("function_call"), "call_id": TEXT, "name": TEXT, "arguments": TEXT}),
+    _object({"type": _const("function_call_output"), "call_id": TEXT, "output": CONTENT}),
+    _object({"type": _const("reasoning")}, {"content": {"type": "array"}}),
+]
+INPUT: Schema = {"anyOf": [TEXT, {"type": "array", "minItems": 1, "items": {"anyOf": ITEMS}}]}
+
 
 MAX_PAIRS = 16
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

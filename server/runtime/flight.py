@@ -1,8 +1,9 @@
-"""One request in the graph: what it waits for, and what went in and came out."""
+"""One request in the graph, what went in and came out; and its place in the server."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Self
 
 from omnistage.connectors.chunk import Chunk
@@ -10,7 +11,7 @@ from omnistage.server.common.errors import ApiError
 from omnistage.server.common.outcome import Outcome
 from omnistage.server.common.trace import AGAIN, Trace, current_trace
 from omnistage.server.runtime.audio_pace import AudioPace
-from omnistage.server.runtime.request import GraphRequest
+from omnistage.server.runtime.request import GraphRequest, Output
 from omnistage.server.runtime.samples import sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.stage_configs.graph import Deadlines
@@ -175,3 +176,50 @@ class Flight:
             return Outcome.CANCELLED if self.is_cancelled else Outcome.FINISHED
         is_refusal = isinstance(self.failure, ApiError) and self.failure.status < 500
         return Outcome.REFUSED if is_refusal else Outcome.FAILED
+
+
+class Ticket:
+    """Held from a request's admission to the end of its answer: a context that gives it back.
+
+    Between the two the request's media are loaded, it runs in the graph, and its client reads.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[GraphRequest, "Ticket"], AsyncGenerator[Output, None]],
+        give_back: Callable[["Ticket"], None],
+        admitted_at: float,
+    ) -> None:
+        self._run = run
+        self._give_back = give_back
+        self.admitted_at = admitted_at
+        self._is_held = True
+        self.flights: list[Flight] = []  # what of it is in the graph, or was
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_held = False
+        self._give_back(self)
+
+    def run(self, request: GraphRequest) -> AsyncGenerator[Output, None]:
+        """Send the request now; its outputs as they come.
+
+        Closing them early cancels the request, and giving the place back does before any of them
+        was asked for. One that is run after another goes on with the same answer, and needs no
+        place of its own. Raises ApiError if a stage on its way has ended or been closed since the
+        admission.
+        """
+        assert self._is_held, "the place was given back before the request ran"
+        return self._run(request, self)
+
+    @property
+    def has_output(self) -> bool:
+        """Returns whether some output of its request has come."""
+        return any(flight.first_at for flight in self.flights)

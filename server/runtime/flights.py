@@ -11,15 +11,13 @@ from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.server.common.errors import ApiError, internal_error
 from omnistage.server.common.trace import FINISHED, GATEWAY, current_trace
 from omnistage.server.runtime.fleet import Ends, Fleet
-from omnistage.server.runtime.flight import Flight, Item
+from omnistage.server.runtime.flight import Flight, Item, Ticket
 from omnistage.server.runtime.media_input import MediaInput
 from omnistage.server.runtime.readiness import dead, lost, stopping
 from omnistage.server.runtime.request import GraphRequest, InputTokensOutput, Output, output_of
-from omnistage.server.runtime.routes import Routes
+from omnistage.server.runtime.routes import Routes, check_work
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.text_input import TextInput
-from omnistage.server.runtime.ticket import Ticket
-from omnistage.server.runtime.work_check import check_work
 from omnistage.stages.messages.addresses import GATEWAY as GATEWAY_END
 from omnistage.stages.messages.to_gateway import (
     Failed,

@@ -31,7 +31,6 @@ from omnistage.server.tasks.image_chat import (
     check_image_chat,
     image_fields_of,
     last_user_prompt,
-    wants_images,
 )
 from omnistage.server.tasks.image_task import answer_images
 from omnistage.server.tasks.images.mixed import FIELDS, ImageFile, MixedChunks, Wish
@@ -49,6 +48,7 @@ from omnistage.server.tasks.pieces import (
     stamps_of,
 )
 from omnistage.server.tasks.service import Caller, LocalCaller, Service, send
+from omnistage.stage_configs.graph import StageGraph
 
 NoteUnknown = Callable[[Sequence[str]], None]
 
@@ -110,6 +110,17 @@ def _translated(service: Service, chat: ChatRequest) -> tuple[GraphRequest, Wish
         return request, None
     wish = Wish.of(chat)
     return request.changed(image=wish.body), wish
+
+
+def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
+    """Returns whether nothing but images is asked for; where the graph has no text, by saying
+    nothing.
+    """
+    if chat.modalities is None:
+        return "image" in graph.outputs and "text" not in graph.outputs
+    return "image" in chat.modalities and not (
+        "image" in graph.outputs and graph.waits_for("image")
+    )
 
 
 async def answer_chat(

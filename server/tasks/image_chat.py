@@ -24,17 +24,6 @@ class ImageChatRequest(EditRequest):
     ignored = EditRequest.ignored | ChatRequest.ignored
 
 
-def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
-    """Returns whether nothing but images is asked for; where the graph has no text, by saying
-    nothing.
-    """
-    if chat.modalities is None:
-        return "image" in graph.outputs and "text" not in graph.outputs
-    return "image" in chat.modalities and not (
-        "image" in graph.outputs and graph.waits_for("image")
-    )
-
-
 def check_image_chat(chat: ChatRequest, graph: StageGraph) -> None:
     """Raise ApiError for a chat that this graph cannot answer by images."""
     check_model(chat.model, graph.served_names)

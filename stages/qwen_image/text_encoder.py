@@ -1,9 +1,12 @@
 """The text encoder stage: prompts in, the hidden states that the pipeline takes as its own out."""
 
 import asyncio
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Self
 
+from diffusers import DiffusionPipeline
 from huggingface_hub import snapshot_download
 from vllm.platforms import current_platform
 
@@ -13,7 +16,6 @@ from omnistage.stage_configs.own_arguments import ROWS_OF_ALL_POSITIONS, with_ow
 from omnistage.stages.messages.edge import Open, Rows, described
 from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.to_gateway import Ready
-from omnistage.stages.qwen_image.prompt_tokens import PromptTokens
 from omnistage.stages.qwen_image.text_encoder_model import text_config
 from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
@@ -25,6 +27,35 @@ from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOpti
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
+
+
+class PromptTokens:
+    """Template, tokenizer and limits of one pipeline.
+
+    `num_dropped`: leading ids whose hidden states the pipeline drops. `max_length`: ids of the
+    longest text; what follows is not read by the pipeline, and later ids change no earlier state.
+    """
+
+    def __init__(self, pipeline: Any) -> None:
+        self._tokenizer = pipeline.tokenizer
+        self._template: str = pipeline.prompt_template_encode
+        self.num_dropped: int = pipeline.prompt_template_encode_start_idx
+        read = inspect.signature(pipeline.__call__).parameters["max_sequence_length"].default
+        self.max_length = self.num_dropped + min(read, pipeline.tokenizer_max_length)
+
+    @classmethod
+    def of_model(cls, model: str) -> Self:
+        """Loads the tokenizer of a pipeline's folder or hub name, and nothing else."""
+        config = DiffusionPipeline.load_config(model)
+        parts = [name for name, value in config.items() if isinstance(value, list)]
+        without = dict.fromkeys(name for name in parts if name != "tokenizer")
+        return cls(DiffusionPipeline.from_pretrained(model, **without))
+
+    def of(self, text: str) -> Sequence[int]:
+        """The ids of one prompt."""
+        ids: list[int] = self._tokenizer(self._template.format(text)).input_ids
+        return ids[: self.max_length]
+
 
 FOLDER = "text_encoder"
 NO_WEIGHTS = "its weights are a part of a pipeline's folder, which its engine does not read again"

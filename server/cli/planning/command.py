@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
 
 from omnistage.bench.options import command_line
 from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.planning.gpus import read_gpus
-from omnistage.server.cli.planning.layouts import Form, Layout, layouts, title
-from omnistage.server.cli.planning.report import plan_report
+from omnistage.server.cli.planning.layouts import Form, GpuUsage, Layout, layouts, title
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.memory_needs import NoNeeds, needs_of
 from omnistage.stage_configs.overrides import Override
@@ -83,3 +84,36 @@ def write(layout: Layout, path: Path) -> None:
         markup=False,
         highlight=False,
     )
+
+
+NOTE = "Memory beyond weights and caches is not known: a tenth of each GPU is left free for it."
+
+
+def plan_report(chosen: Layout, others: Sequence[Layout]) -> Group:
+    """Returns a layout, the memory of one of its servers, and the other layouts that fit."""
+    head = Text(f"{chosen.graph.model}, {title(chosen)} ({chosen.form})")
+    parts = [_memory(chosen)]
+    if others:
+        parts.append(_others(others))
+    return Group(head, *parts, Text(NOTE))
+
+
+def _memory(layout: Layout) -> Table:
+    table = Table("GPU", "stages", "GB", "of", title="memory of a server")
+    memory = f"{layout.gpus.kind.memory_gb:g}"
+    for gpu, usage in layout.usage.items():
+        total = f"{sum(one.total for one in usage):.1f}"
+        table.add_row(str(gpu), "\n".join(map(_usage, usage)), total, memory)
+    return table
+
+
+def _usage(one: GpuUsage) -> str:
+    cache = f", {one.cache:.1f} cache" if one.cache else ""
+    return f"{one.stage.name}: {one.weights:.1f} weights{cache}"
+
+
+def _others(layouts: Sequence[Layout]) -> Table:
+    table = Table("layout", "--layout", title="other layouts that fit")
+    for one in layouts:
+        table.add_row(title(one), one.form)
+    return table

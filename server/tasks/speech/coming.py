@@ -6,10 +6,10 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from omnistage.server.common.errors import invalid
+from omnistage.server.runtime.flight import Ticket
 from omnistage.server.runtime.flights import late_text
 from omnistage.server.runtime.request import AudioOutput, GraphRequest, Output
 from omnistage.server.runtime.text_input import TextInput
-from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.tasks.speech.pieces import is_blank, sentence_ends
 from omnistage.server.tasks.speech.requests import numbered, words_of
 

@@ -7,8 +7,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Self
 
+from omnistage.server.runtime.flight import Ticket
 from omnistage.server.runtime.request import AudioOutput, GraphRequest, Output, Outputs
-from omnistage.server.runtime.ticket import Ticket
 
 MAX_BEGUN = 2  # pieces of an answer that are in the graph at once
 CHARACTERS_PER_S = 25  # of fast speech; in most languages a second has fewer

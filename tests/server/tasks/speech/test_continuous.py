@@ -14,9 +14,9 @@ from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, FakeGraph
 from support.gateway import OMNI, SharedConnector
 
 from omnistage.server.common.errors import ApiError
+from omnistage.server.runtime.flight import Ticket
 from omnistage.server.runtime.request import AudioOutput, GraphRequest
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.tasks.speech.continuous import CHARACTERS_PER_S, MAX_BEGUN, spoken
 from omnistage.stage_configs.graph import StageGraph
 
