@@ -27,6 +27,7 @@ FAMILY = Family(
                     "attention",
                     "compile",
                     "custom_pipeline_args",
+                    "defaults",
                     "device",
                     "dtype",
                     "embedding_cache_mb",

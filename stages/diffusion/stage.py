@@ -15,6 +15,7 @@ from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.device.compiling import count_compiles
 from omnistage.stages.diffusion.control.bound import BoundOptions
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
+from omnistage.stages.diffusion.control.defaults import DefaultOptions
 from omnistage.stages.diffusion.control.metrics import DiffusionMetrics
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptions
@@ -49,17 +50,20 @@ logger = logging.getLogger(__name__)
 # Schedulers that stretch a schedule to its end, as Qwen-Image's does, have none of one step.
 WARM_UP_STEPS = 2
 OPTIONS = frozenset({"max_batch", "warm_up"}).union(
-    *(options.names() for options in (LoadOptions, ControlOptions, BoundOptions, RankOptions))
+    *(
+        options.names()
+        for options in (LoadOptions, ControlOptions, BoundOptions, DefaultOptions, RankOptions)
+    )
 )
 
 
 class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
-    `engine`: those of LoadOptions, ControlOptions, BoundOptions and RankOptions, `max_batch`
-    (pictures of one forward), `warm_up` (arguments of the calls that come before the first request,
-    such as a small height and width). With a stage upstream the prompts are its embeddings, and the
-    pipeline is loaded without its text encoder, or they are what it writes.
+    `engine`: those of LoadOptions, ControlOptions, BoundOptions, DefaultOptions and RankOptions,
+    `max_batch` (pictures of one forward), `warm_up` (arguments of the calls that come before the
+    first request, such as a small height and width). With a stage upstream the prompts are its
+    embeddings, and the pipeline is loaded without its text encoder, or they are what it writes.
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -71,6 +75,7 @@ class DiffusionStage:
         self._load_options = LoadOptions.of(ports.engine)
         self._control_options = ControlOptions.of(ports.engine)
         self._bound_options = BoundOptions.of(ports.engine)
+        self._default_options = DefaultOptions.of(ports.engine)
         self._rank_options = RankOptions.of(ports.engine)
         self._ranks: Ranks | None = None
         self._upstream = Upstream(ports) if Payload.EMBEDS in ports.takes else None
@@ -87,7 +92,7 @@ class DiffusionStage:
         self._control.attach(self._engine)
         self._metrics = DiffusionMetrics(self._engine, self._control.embeddings)
         bound = self._bound_options.bound(self._tasks, self._engine.speed, self._ports.deadlines)
-        return Ready(commands=self._control.commands, work=bound)
+        return Ready(commands=self._control.commands, work=self._default_options.applied(bound))
 
     def _read(self, folder: str | None = None) -> Any:
         """The pipeline of a folder, or of ours, on the host."""
@@ -103,6 +108,7 @@ class DiffusionStage:
         self._loaded = loaded
         pipeline = loaded.pipeline
         known = arguments_of(pipeline)
+        self._default_options.check(pipeline)
         self._control = Control(
             loaded, self._control_options, self._read, self._ports.name, self._ranks
         )
@@ -113,6 +119,7 @@ class DiffusionStage:
         short = {
             STEPS: WARM_UP_STEPS,
             **pictures_for_warm_up(pipeline),
+            **self._default_options.warm_up(),
             **self._ports.engine.get("warm_up", {}),
         }
         prompt: Mapping[str, Any] = {"prompt": "A warm-up."}
@@ -167,6 +174,7 @@ class DiffusionStage:
         if body.get("background") == "transparent" and not makes_alpha(pipeline):
             message = "This model's pictures have no alpha channel."
             raise RequestError(400, message, param="background", code="unsupported_parameter")
+        body = self._default_options.completed(body, has_image=bool(images))
         prompt = await self._prompt(opened, body)
         arguments = call_arguments(pipeline, prompt, body, opened.request.seed)
         arguments |= picture_arguments(pipeline, images, given.get("mask"), arguments)
