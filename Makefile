@@ -32,13 +32,12 @@ $(DEMO)/.ready: pyproject.toml scripts/torch_index.py stages/cpu_shim.py
 demo: $(DEMO)/.ready
 	@$(DEMO)/bin/python scripts/tiny_demo.py
 
-# What starts engines, of which one test at a time has the machine; then the rest, in two processes. ARGS="tests/server": these.
+# What starts engines, one test at a time, and beside it the rest, in two processes that give way. ARGS="tests/server": these.
 # Python keeps what it has compiled, whatever the environment says: hundreds of processes start.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: venv
 ifeq ($(strip $(ARGS)),)
-	$(BIN)/python -m pytest -m engine
-	$(BIN)/python -m pytest -m "not engine" -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python scripts/suite.py
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
@@ -46,7 +45,7 @@ endif
 # More bodies drawn from the API's description, and more mutated ones, than in the suite.
 fuzz: venv
 	OMNISTAGE_LONG_FUZZ=1 $(BIN)/python -m pytest tests/server/http/test_openapi.py \
-	  tests/server/endpoints/test_fuzz.py tests/server/endpoints/test_realtime_fuzz.py $(ARGS)
+	  tests/server/endpoints/test_fuzz.py tests/server/endpoints/test_realtime_fuzz.py tests/e2e/test_fuzz.py $(ARGS)
 
 # Every way to share an engine's work among processes, against one process, each with a kill.
 parallel: venv
@@ -56,7 +55,7 @@ parallel: venv
 	OMNISTAGE_STAGE=thinker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_qwen2_5_omni.py -k equals_the_reference
 	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_qwen2_5_omni.py -k equals_the_reference
 	OMNISTAGE_STAGE=thinker.pipeline_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_parity.py -k reads_the_prefix_cache
-	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/e2e/test_text_ranks.py
+	OMNISTAGE_REPEATS=1 OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/e2e/test_text_ranks.py
 	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/test_text.py
 	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/models/test_hidden_states.py -k transformers
 	OMNISTAGE_SIZES='{"pipeline_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/models/test_hidden_states.py -k transformers
