@@ -1,7 +1,7 @@
 """A whole server whose stages are fake ones in processes of their own: `serve` without models.
 
 Run as a script: without arguments it serves, with the name of a graph that graph, in half of the
-usual room for decoding; with a stage's name, a folder and its parent's id it is that stage.
+usual room for decoding. Its stages are fake_stage.py, which imports nothing of a server.
 FAKE_SERVER_MPS is the server's `--mps`, FAKE_SERVER_LOG its `--log-format`, FAKE_SERVER_LEVEL its
 `--log-level`, FAKE_SERVER_TLS a folder with its cert.pem and key.pem, FAKE_SERVER_PORT its port,
 FAKE_SERVER_DRAIN_S the graph's `drain_s`, FAKE_SERVER_HANG_UP_S how long clients that take nothing
@@ -9,19 +9,15 @@ are waited for. Each stage prints FAKE_SERVER_NOISE warnings before it is ready;
 is a stage that ends then. FAKE_SERVER_PAGE is the port of a page beside the server.
 """
 
-import asyncio
 import os
-import signal
 import sys
 from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.fake_stages import FakeGraph
 from support.gateway import IMAGES, OMNI
 
-from omnistage.connectors import make_connector
 from omnistage.server import serve as serving
 from omnistage.server.cli.page_process import PageProcess
 from omnistage.server.options import GatewayOptions, Tls
@@ -30,59 +26,37 @@ from omnistage.server.runtime.process import StageProcess
 from omnistage.server.serve import serve
 from omnistage.server.telemetry.logs import LogFormat, LogLevel
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.worker.lifetime import STAGE_MARK, end_with_parent
 
 GRAPHS = {"omni": OMNI, "images": IMAGES}
 DECODE_BYTES = 512 << 20
-
-
-async def be_stage(name: str, directory: Path, parent: int) -> None:
-    """Serve until told to stop or killed, or the parent is gone."""
-    os.environ[STAGE_MARK] = name
-    end_with_parent()
-    if os.getppid() != parent:
-        return
-    for number in range(int(os.environ.get("FAKE_SERVER_NOISE", 0))):
-        sys.stdout.write(f"WARNING {name} warns of {number}\n")
-    if os.environ.get("FAKE_SERVER_BROKEN") == name:
-        sys.exit(1)
-    stage = FakeGraph(make_connector("shm", directory, {})).launch(name, directory)
-    stopping = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    stage.on_stop = stopping.set
-    await stage.start()
-    await stopping.wait()
-    await stage.stop(0)
+STAGE = Path(__file__).with_name("fake_stage.py")
 
 
 def launch(name: str, directory: Path) -> StageProcess:
-    command = [sys.executable, __file__, name, str(directory), str(os.getpid())]
+    command = [sys.executable, str(STAGE), name, str(directory), str(os.getpid())]
     return StageProcess(name, directory, command)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4:
-        asyncio.run(be_stage(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))
-    else:
-        graph = StageGraph.model_validate(GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"])
-        drain_s = float(os.environ.get("FAKE_SERVER_DRAIN_S", graph.deadlines.drain_s))
-        deadlines = graph.deadlines.model_copy(update={"drain_s": drain_s})
-        graph = graph.model_copy(update={"deadlines": deadlines})
-        serving.HANG_UP_S = int(os.environ.get("FAKE_SERVER_HANG_UP_S", serving.HANG_UP_S))
-        mps = Mps(os.environ.get("FAKE_SERVER_MPS", Mps.OFF))
-        log_format = LogFormat(os.environ.get("FAKE_SERVER_LOG", LogFormat.TEXT))
-        files = os.environ.get("FAKE_SERVER_TLS")
-        tls = Tls(Path(files, "cert.pem"), Path(files, "key.pem")) if files else None
-        options = GatewayOptions(
-            decode_bytes=DECODE_BYTES,
-            mps=mps,
-            log_format=log_format,
-            log_level=LogLevel(os.environ.get("FAKE_SERVER_LEVEL", LogLevel.INFO)),
-            tls=tls,
-        )
-        port = int(os.environ.get("FAKE_SERVER_PORT", 0))
-        page_port = os.environ.get("FAKE_SERVER_PAGE")
-        page_at = None
-        if page_port:
-            page_at = partial(PageProcess, host="127.0.0.1", port=int(page_port), api_key=None)
-        sys.exit(serve(graph, "127.0.0.1", port, launch, options, page_at=page_at))
+    graph = StageGraph.model_validate(GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"])
+    drain_s = float(os.environ.get("FAKE_SERVER_DRAIN_S", graph.deadlines.drain_s))
+    deadlines = graph.deadlines.model_copy(update={"drain_s": drain_s})
+    graph = graph.model_copy(update={"deadlines": deadlines})
+    serving.HANG_UP_S = int(os.environ.get("FAKE_SERVER_HANG_UP_S", serving.HANG_UP_S))
+    mps = Mps(os.environ.get("FAKE_SERVER_MPS", Mps.OFF))
+    log_format = LogFormat(os.environ.get("FAKE_SERVER_LOG", LogFormat.TEXT))
+    files = os.environ.get("FAKE_SERVER_TLS")
+    tls = Tls(Path(files, "cert.pem"), Path(files, "key.pem")) if files else None
+    options = GatewayOptions(
+        decode_bytes=DECODE_BYTES,
+        mps=mps,
+        log_format=log_format,
+        log_level=LogLevel(os.environ.get("FAKE_SERVER_LEVEL", LogLevel.INFO)),
+        tls=tls,
+    )
+    port = int(os.environ.get("FAKE_SERVER_PORT", 0))
+    page_port = os.environ.get("FAKE_SERVER_PAGE")
+    page_at = None
+    if page_port:
+        page_at = partial(PageProcess, host="127.0.0.1", port=int(page_port), api_key=None)
+    sys.exit(serve(graph, "127.0.0.1", port, launch, options, page_at=page_at))

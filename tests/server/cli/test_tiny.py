@@ -1,9 +1,11 @@
 """`omnistage tiny`: what it writes, what it never overwrites, what it leaves after a failure."""
 
+import contextlib
 import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,17 @@ from omnistage.stage_configs.random_weights import MARK, RANDOM_NOTE, has_random
 
 def tiny(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, ["tiny", *arguments])
+
+
+@contextlib.contextmanager
+def largest_file(num_bytes: int) -> Iterator[None]:
+    """Lets no file of this process grow beyond so many bytes."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -165,18 +178,12 @@ def test_a_full_disk_is_named_in_one_line_and_leaves_no_half_of_a_model(
     if is_forced:
         folder.mkdir(parents=True)
         (folder / "config.json").write_text("before")
-    program = "from omnistage.server.cli import main; main()"
-    force = ["--force"] if is_forced else []
-    done = subprocess.run(
-        [sys.executable, "-c", program, "tiny", "qwen3-omni", str(folder), *force],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000)),
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: cannot write to {folder}: ")
-    assert "File too large" in done.stderr
-    assert done.stderr.count("\n") == 1
+    with largest_file(500_000):
+        result = tiny("qwen3-omni", str(folder), *(["--force"] if is_forced else []))
+    assert result.exit_code == 1
+    assert result.output.startswith(f"error: cannot write to {folder}: ")
+    assert "File too large" in result.output
+    assert result.output.count("\n") == 1
     if is_forced:
         assert contents(folder) == {"config.json": b"before"}
     else:
