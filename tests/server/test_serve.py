@@ -127,7 +127,7 @@ def test_an_answer_has_all_of_drain_s_and_the_server_ends_soon_after_it(served: 
         served.process.send_signal(signal.SIGTERM)
         told_at = time.monotonic()
         *_, error, done = lines
-        assert 3 <= time.monotonic() - told_at < 5
+        assert 3 <= time.monotonic() - told_at < 9
     assert "shutting down" in error
     assert done == "data: [DONE]"
     assert served.process.wait(10) == 0

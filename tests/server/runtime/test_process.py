@@ -188,7 +188,7 @@ async def test_it_is_terminated_after_its_grace() -> None:
     started = time.monotonic()
     await stage.stop(0.05)
     assert await stage.wait() == "signal SIGTERM"
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30  # by itself it ends after a minute
 
 
 async def test_a_wait_for_the_end_of_its_output_can_be_cancelled_as_that_comes() -> None:
