@@ -8,7 +8,7 @@ COMMA := ,
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-experts thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients compose
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients compose
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -104,11 +104,6 @@ gpu-compiles: venv
 # Qwen3-TTS at its real size on one GPU; ARGS="--tiny --rates 2 --levels 2 --streams 2" on a CPU.
 gpu-speech: venv
 	PYTHONPATH=tests $(BIN)/python tools/gpu_speech.py $(ARGS)
-
-# The thinker's layers with vLLM's kernels for experts and with ours, beside frames of the code predictor on one GPU.
-# ARGS="--float8 --rows 64"; ARGS="--tiny" on a CPU.
-gpu-experts: venv
-	PYTHONPATH=tests $(BIN)/python tools/gpu_experts.py $(ARGS)
 
 # A quantized thinker beside one in bfloat16 on one GPU; on a CPU the tiny one in bfloat16 beside float32.
 # ARGS="--model DIR --other '{quantization: fp8}' --other '{kv_cache_dtype: fp8}'": each of them beside the model's own.
