@@ -23,6 +23,7 @@ from omnistage.stage_configs.pick import GRAPHS
 SPAWNED = Path(__file__).parent / "support" / "spawned"
 
 if TYPE_CHECKING:
+    from support.qwen2_5_omni_reference import Qwen2_5Reference
     from support.reference import Reference
 
 
@@ -104,6 +105,16 @@ def tiny_checkpoint(tiny_checkpoints: Callable[[int], Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one tiny text model."""
+    from support.tiny_text import write_tiny_text
+
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny-text"
+    write_tiny_text(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_qwen2_5_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one tiny Qwen2.5-Omni checkpoint."""
     from omnistage.stages.qwen2_5_omni.checkpoint.tiny import write_tiny_checkpoint
@@ -139,6 +150,14 @@ def reference(tiny_checkpoint: Path) -> "Reference":
     from support.reference import Reference
 
     return Reference(str(tiny_checkpoint))
+
+
+@pytest.fixture(scope="session")
+def qwen2_5_reference(tiny_qwen2_5_omni: Path) -> "Qwen2_5Reference":
+    """transformers over the tiny Qwen2.5-Omni."""
+    from support.qwen2_5_omni_reference import Qwen2_5Reference
+
+    return Qwen2_5Reference(str(tiny_qwen2_5_omni))
 
 
 @pytest.fixture(scope="module")

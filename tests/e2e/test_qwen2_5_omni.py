@@ -58,11 +58,6 @@ def server(
         yield running
 
 
-@pytest.fixture(scope="module")
-def transformers(tiny_qwen2_5_omni: Path) -> Qwen2_5Reference:
-    return Qwen2_5Reference(str(tiny_qwen2_5_omni))
-
-
 def names(asked: Question) -> str:
     return asked.name
 
@@ -84,11 +79,11 @@ def assert_sounds(pcm: npt.NDArray[np.int16], answer: Answer) -> None:
 
 @pytest.mark.parametrize("asked", ASKED, ids=names)
 async def test_an_answer_equals_the_reference(
-    asked: Question, server: TinyServer, transformers: Qwen2_5Reference
+    asked: Question, server: TinyServer, qwen2_5_reference: Qwen2_5Reference
 ) -> None:
     """Each with a seed of its own for the noise that its sound is made of."""
     seed = ASKED.index(asked)
-    answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES, seed=seed)
+    answer = qwen2_5_reference.answer(asked, MAX_TOKENS, MAX_CODES, seed=seed)
     assert_equal(await server.ask(asked.messages, **options(seed)), answer)
     assert_equal(await server.stream(asked.messages, **options(seed)), answer)
 
@@ -111,31 +106,31 @@ async def test_a_video_that_is_heard_equals_the_reference(
     num_samples: int,
     fps: float | None,
     server: TinyServer,
-    transformers: Qwen2_5Reference,
+    qwen2_5_reference: Qwen2_5Reference,
 ) -> None:
     pixels = {"shortest_edge": 1024, "longest_edge": size * size}
     asked = heard_question(name, num_frames, size, num_samples, fps, size=pixels)
-    answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES)
+    answer = qwen2_5_reference.answer(asked, MAX_TOKENS, MAX_CODES)
     processor: dict[str, Any] = {"use_audio_in_video": True}
     processor |= {"min_pixels": 1024, "max_pixels": size * size}
     processor |= {} if fps is None else {"fps": fps}
     more = options(mm_processor_kwargs=processor)
     reply = await server.ask(asked.messages, **more)
-    num_tokens = transformers.inputs(asked)["input_ids"].shape[1]
+    num_tokens = qwen2_5_reference.inputs(asked)["input_ids"].shape[1]
     assert reply.raw["usage"]["prompt_tokens"] == num_tokens
     assert_equal(reply, answer)
     assert_equal(await server.stream(asked.messages, **more), answer)  # cached by then
 
 
 async def test_a_turn_that_reads_the_prefix_cache_equals_the_reference(
-    server: TinyServer, transformers: Qwen2_5Reference
+    server: TinyServer, qwen2_5_reference: Qwen2_5Reference
 ) -> None:
     """Its talker takes a row of every position, those of the answers before among them."""
     answers: list[str] = []
     num_cached = []
     for _ in USER_TURNS:
         asked = conversation(answers)
-        answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES)
+        answer = qwen2_5_reference.answer(asked, MAX_TOKENS, MAX_CODES)
         reply = await server.ask(asked.messages, **options())
         assert_equal(reply, answer)
         details = reply.raw["usage"].get("prompt_tokens_details") or {}
@@ -146,38 +141,38 @@ async def test_a_turn_that_reads_the_prefix_cache_equals_the_reference(
 
 
 async def test_the_other_speaker_equals_the_reference(
-    server: TinyServer, transformers: Qwen2_5Reference
+    server: TinyServer, qwen2_5_reference: Qwen2_5Reference
 ) -> None:
     asked = QUESTIONS[1]
-    answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES, speaker="Ethan")
-    other = transformers.answer(asked, MAX_TOKENS, MAX_CODES)
+    answer = qwen2_5_reference.answer(asked, MAX_TOKENS, MAX_CODES, speaker="Ethan")
+    other = qwen2_5_reference.answer(asked, MAX_TOKENS, MAX_CODES)
     assert not np.array_equal(answer.pcm, other.pcm)
     audio = {"voice": "ethan", "format": "pcm16"}
     assert_equal(await server.ask(asked.messages, **options(audio=audio)), answer)
 
 
 async def test_a_stop_string_ends_the_speech_where_the_text_ends(
-    server: TinyServer, transformers: Qwen2_5Reference
+    server: TinyServer, qwen2_5_reference: Qwen2_5Reference
 ) -> None:
     """As the reference speaks an answer of so many tokens and one more."""
     asked = QUESTIONS[2]
-    whole = transformers.answer(asked, MAX_TOKENS, MAX_CODES)
+    whole = qwen2_5_reference.answer(asked, MAX_TOKENS, MAX_CODES)
     stop = whole.text[4:6]
     assert whole.text.index(stop) == 4
-    shorter = transformers.answer(asked, 5, MAX_CODES)
+    shorter = qwen2_5_reference.answer(asked, 5, MAX_CODES)
     reply = await server.ask(asked.messages, **options(stop=[stop]))
     assert reply.text == whole.text[:4]
     assert np.array_equal(reply.codes, shorter.codes[:, None])
 
 
 async def test_both_read_a_long_prompt_at_once_and_no_stage_waits_for_the_end_of_another(
-    server: TinyServer, transformers: Qwen2_5Reference
+    server: TinyServer, qwen2_5_reference: Qwen2_5Reference
 ) -> None:
     images = [picture(224, 224, seed=number) for number in range(4)]
     words = text("Tell me more about the fox and the hound. " * 2)
     parts = [part for image in images for part in (words, image_part(image))]
     asked = question("long with images", [*parts, text("What is it?")], images=images)
-    answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES)
+    answer = qwen2_5_reference.answer(asked, MAX_TOKENS, MAX_CODES)
     reply = await server.ask(asked.messages, **options(return_timeline=True))
     assert_equal(reply, answer)
     talker = {"temperature": 0, "max_tokens": 120, "ignore_eos": True}
@@ -252,9 +247,13 @@ async def speak(server: TinyServer, said: str, **more: Any) -> httpx.Response:
     ],
 )
 async def test_a_given_text_is_spoken_as_the_reference_speaks_it(
-    said: str, instructions: str, voice: str, server: TinyServer, transformers: Qwen2_5Reference
+    said: str,
+    instructions: str,
+    voice: str,
+    server: TinyServer,
+    qwen2_5_reference: Qwen2_5Reference,
 ) -> None:
-    answer = transformers.speech(said, instructions, MAX_CODES, voice)
+    answer = qwen2_5_reference.speech(said, instructions, MAX_CODES, voice)
     assert answer.text == said
     response = await speak(server, said, instructions=instructions, voice=voice)
     assert response.status_code == 200, response.text

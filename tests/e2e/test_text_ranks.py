@@ -1,6 +1,7 @@
 """A text stage over HTTP: methods of a user's class on every rank, and adapters of every rank.
 
-In the suite it has one rank; `make parallel` says how many with OMNISTAGE_SIZES.
+`make parallel` says how many ranks it has with OMNISTAGE_SIZES. With one, it repeats what
+stages/vllm/test_text.py shows of the stage and server/endpoints/test_admin.py of the gateway.
 """
 
 import json
@@ -16,32 +17,24 @@ import pytest
 from support.parallel import sizes
 from support.server import ADMIN_KEY, TinyServer, running_server
 from support.text_loras import adapted, write_text_lora
-from support.text_stage import ENGINE, LORA, NUM_TOKENS, hello
-from support.tiny_text import likeliest, write_tiny_text
+from support.text_stage import ENGINE, LORA, METHODS, NUM_TOKENS, hello
+from support.tiny_text import likeliest
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.repeat]
 
 TESTS = Path(__file__).parents[1]
 KEY = {"authorization": f"Bearer {ADMIN_KEY}"}
 NUM_RANKS = math.prod(sizes().values())
-EXTENSION = {"worker_extension_cls": "support.worker_methods.Methods"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "tiny"
-    write_tiny_text(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
-    arguments = {**ENGINE, **LORA, **EXTENSION, **sizes()}
-    tiny = load_graph(GRAPHS / "qwen3_omni_tiny.yaml", str(folder)).stages["thinker"]
+def server(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    arguments = {**ENGINE, **LORA, **METHODS, **sizes()}
+    tiny = load_graph(GRAPHS / "qwen3_omni_tiny.yaml", str(tiny_text)).stages["thinker"]
     environment = {f"environment.{name}": value for name, value in tiny.environment.items()}
     options = [
         f"--stage=text.{name}={json.dumps(value)}"
@@ -51,7 +44,7 @@ def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     log = tmp_path_factory.mktemp("log") / "log"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
-        with running_server(str(folder), log, "--admin-key", ADMIN_KEY, *options) as running:
+        with running_server(str(tiny_text), log, "--admin-key", ADMIN_KEY, *options) as running:
             yield running
 
 
@@ -89,17 +82,17 @@ def test_an_exception_names_the_rank_and_the_stage_goes_on(server: TinyServer) -
 
 
 def test_an_adapter_that_is_added_over_http_answers_as_pefts(
-    server: TinyServer, folder: Path, tmp_path: Path
+    server: TinyServer, tiny_text: Path, tmp_path: Path
 ) -> None:
-    model = Qwen3ForCausalLM.from_pretrained(folder).eval()
+    model = Qwen3ForCausalLM.from_pretrained(tiny_text).eval()
     ink = write_text_lora(model, tmp_path / "ink", 1)
     plain = answer(server)
-    assert plain == expected(model, folder)
+    assert plain == expected(model, tiny_text)
     body = {"lora_name": "ink", "lora_path": str(ink)}
     added = httpx.post(f"{server.url}/v1/load_lora_adapter", json=body, headers=KEY, timeout=60)
     assert added.status_code == 200, added.text
     with_ink = answer(server, model="ink")
-    assert with_ink == expected(adapted(model, ink), folder) != plain
+    assert with_ink == expected(adapted(model, ink), tiny_text) != plain
     assert answer(server) == plain
     gone = {"lora_name": "ink"}
     removed = httpx.post(f"{server.url}/v1/unload_lora_adapter", json=gone, headers=KEY, timeout=60)

@@ -44,6 +44,7 @@ ENGINE: dict[str, Any] = {
     "kv_cache_memory_bytes": 16 << 20,
 }
 LORA: dict[str, Any] = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
+METHODS = {"worker_extension_cls": "support.worker_methods.Methods"}
 
 
 def hello(text: str = "Hello, who are you?") -> dict[str, Any]:

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from support.text_stage import ENGINE as TEXT_ENGINE
+
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
@@ -15,6 +17,12 @@ from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stages.messages.edge import EDGE, Edge
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta, ToGateway
 from omnistage.stages.worker.stage_worker import StageWorker
+
+ENGINE: dict[str, Any] = {
+    **TEXT_ENGINE,  # long prompts are read in parts
+    "kv_cache_memory_bytes": 64 << 20,
+    "limit_mm_per_prompt": {"image": 2, "audio": 1, "video": 1},
+}
 
 
 class ThinkerHarness:

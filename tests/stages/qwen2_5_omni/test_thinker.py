@@ -1,4 +1,4 @@
-"""The thinker's stage on a real engine: its text, and the rows that its talker would get."""
+"""The thinker's stage on a real engine: its text and rows, with adapters and without."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -19,7 +19,10 @@ from support.prompts import (
 )
 from support.qwen2_5_omni_reference import Qwen2_5Reference, ThinkerRun
 from support.taken_media import opened_with_media
+from support.text_loras import adapted, write_text_lora
+from support.text_stage import LORA
 from support.thinker_stage import (
+    ENGINE,
     ThinkerHarness,
     positions_of,
     rows_of,
@@ -49,15 +52,6 @@ edges:
   - {from: talker, to: token2wav}
 outputs: {text: thinker, audio: token2wav}
 """
-ENGINE: dict[str, Any] = {
-    "dtype": "float32",
-    "enforce_eager": True,
-    "max_model_len": 512,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 64,  # long prompts are read in parts
-    "kv_cache_memory_bytes": 64 << 20,
-    "limit_mm_per_prompt": {"image": 2, "audio": 1, "video": 1},
-}
 PATH = ["thinker", "talker", "token2wav"]
 NUM_TOKENS = 12
 # Videos that are heard: each is cut by a step, within a run of patches or of sound.
@@ -68,18 +62,29 @@ HEARD = [
     heard_question("heard in chunks", 20, 64, 70400, size=SMALL),
 ]
 ASKED = [*QUESTIONS, video_question(video_bytes(num_frames=4, size=64)), *HEARD]
+ADAPTED = [QUESTIONS[0], QUESTIONS[3], QUESTIONS[5]]  # a text, an image, a sound
+LAYERS = r"model\.layers\.\d+\.(self_attn\.[qv]_proj|mlp\.down_proj)"
 
 
 @pytest.fixture(scope="module")
-def transformers(tiny_qwen2_5_omni: Path) -> Qwen2_5Reference:
-    return Qwen2_5Reference(str(tiny_qwen2_5_omni))
+def loras(
+    qwen2_5_reference: Qwen2_5Reference, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """One that was trained with the whole model, and one with the thinker by itself."""
+    folder, whole = tmp_path_factory.mktemp("loras"), qwen2_5_reference.model
+    return {
+        "whole": write_text_lora(whole, folder / "whole", 0, targets=rf"thinker\.{LAYERS}"),
+        "alone": write_text_lora(whole.thinker, folder / "alone", 1, targets=LAYERS),
+    }
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def thinker(
     tiny_qwen2_5_omni: Path, run_directory: Path, cpu_engine: None
 ) -> AsyncIterator[ThinkerHarness]:
-    async with running_thinker(GRAPH, tiny_qwen2_5_omni, run_directory, ENGINE) as harness:
+    async with running_thinker(
+        GRAPH, tiny_qwen2_5_omni, run_directory, {**ENGINE, **LORA}
+    ) as harness:
         yield harness
 
 
@@ -116,9 +121,9 @@ def released(thinker: ThinkerHarness, name: str) -> list[int]:
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
 async def test_prompt_tokens_and_rows_are_the_references(
-    asked: Question, thinker: ThinkerHarness, transformers: Qwen2_5Reference
+    asked: Question, thinker: ThinkerHarness, qwen2_5_reference: Qwen2_5Reference
 ) -> None:
-    expected = transformers.thinker(asked, NUM_TOKENS)
+    expected = qwen2_5_reference.thinker(asked, NUM_TOKENS)
     name = f"alone-{asked.name}"
     await thinker.stage.serve(opened_with_media(name, greedy(asked)))
     found = await rows_of(thinker, name)
@@ -134,7 +139,7 @@ async def test_prompt_tokens_and_rows_are_the_references(
 
 
 async def test_several_at_once_have_the_rows_of_each_alone(
-    thinker: ThinkerHarness, transformers: Qwen2_5Reference
+    thinker: ThinkerHarness, qwen2_5_reference: Qwen2_5Reference
 ) -> None:
     asked = {f"beside-{question.name}": question for question in ASKED}
     serving = (
@@ -143,18 +148,18 @@ async def test_several_at_once_have_the_rows_of_each_alone(
     )
     _, found = await asyncio.gather(asyncio.gather(*serving), rows_of(thinker, *asked))
     for name, question in asked.items():
-        check_rows(found[name], transformers.thinker(question, NUM_TOKENS).rows)
+        check_rows(found[name], qwen2_5_reference.thinker(question, NUM_TOKENS).rows)
 
 
 async def test_a_prompt_in_the_prefix_cache_sends_all_of_its_rows(
-    thinker: ThinkerHarness, transformers: Qwen2_5Reference
+    thinker: ThinkerHarness, qwen2_5_reference: Qwen2_5Reference
 ) -> None:
     asked = QUESTIONS[2]
     await thinker.stage.serve(opened_with_media("unspoken", greedy(asked, ["text"])))
     await thinker.stage.serve(opened_with_media("again", greedy(asked)))
     found = await rows_of(thinker, "again")
     assert set(found) == {"again"}
-    check_rows(found["again"], transformers.thinker(asked, NUM_TOKENS).rows)
+    check_rows(found["again"], qwen2_5_reference.thinker(asked, NUM_TOKENS).rows)
 
 
 async def test_where_images_and_videos_are_is_told(thinker: ThinkerHarness) -> None:
@@ -168,11 +173,11 @@ async def test_where_images_and_videos_are_is_told(thinker: ThinkerHarness) -> N
 
 
 async def test_a_stop_string_ends_what_is_spoken(
-    thinker: ThinkerHarness, transformers: Qwen2_5Reference
+    thinker: ThinkerHarness, qwen2_5_reference: Qwen2_5Reference
 ) -> None:
     asked = QUESTIONS[2]
-    expected = transformers.thinker(asked, NUM_TOKENS)
-    text = transformers.processor.tokenizer.decode(expected.tokens)
+    expected = qwen2_5_reference.thinker(asked, NUM_TOKENS)
+    text = qwen2_5_reference.processor.tokenizer.decode(expected.tokens)
     await thinker.stage.serve(opened_with_media("stopped", greedy(asked, stop=[text[4:6]])))
     await rows_of(thinker, "stopped")
     assert released(thinker, "stopped")[-1] == len(expected.prompt) + 4
@@ -200,9 +205,9 @@ def given(text: str, instructions: str = "") -> Request:
     ],
 )
 async def test_the_rows_of_a_given_text_are_those_of_an_answer_with_it(
-    text: str, instructions: str, thinker: ThinkerHarness, transformers: Qwen2_5Reference
+    text: str, instructions: str, thinker: ThinkerHarness, qwen2_5_reference: Qwen2_5Reference
 ) -> None:
-    expected = transformers.given(text, instructions)
+    expected = qwen2_5_reference.given(text, instructions)
     name = f"given-{len(text)}"
     await thinker.stage.serve(Opened(name, given(text, instructions)))
     found = await rows_of(thinker, name)
@@ -232,9 +237,68 @@ async def test_a_given_text_that_is_too_long_is_refused(thinker: ThinkerHarness)
 
 
 async def test_a_prompt_of_turns_has_the_templates_own_system_turn(
-    transformers: Qwen2_5Reference,
+    qwen2_5_reference: Qwen2_5Reference,
 ) -> None:
     """The reference's prompts, which the rows above are compared with, are what people send."""
-    run: ThinkerRun = transformers.thinker(plain("one", ("user", "Hi")), 1)
-    text = transformers.processor.tokenizer.decode(run.prompt)
+    run: ThinkerRun = qwen2_5_reference.thinker(plain("one", ("user", "Hi")), 1)
+    text = qwen2_5_reference.processor.tokenizer.decode(run.prompt)
     assert text.startswith("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n")
+
+
+def expected_of(
+    qwen2_5_reference: Qwen2_5Reference,
+    question: Question,
+    name: str | None,
+    loras: dict[str, Path],
+) -> ThinkerRun:
+    """What transformers answers; peft puts an adapter's layers into the model itself."""
+    if name is None:
+        return qwen2_5_reference.thinker(question, NUM_TOKENS)
+    whole = qwen2_5_reference.model
+    model = adapted(whole if name == "whole" else whole.thinker, loras[name])
+    try:
+        return qwen2_5_reference.thinker(question, NUM_TOKENS)
+    finally:
+        model.unload()
+
+
+async def add(thinker: ThinkerHarness, name: str, folder: Path) -> None:
+    named = {"name": name, "path": str(folder), "weight_name": None, "pinned": False}
+    await thinker.stage.control("add_lora", named)
+
+
+async def test_answers_and_rows_with_adapters_and_without_are_transformers_and_pefts(
+    thinker: ThinkerHarness, qwen2_5_reference: Qwen2_5Reference, loras: dict[str, Path]
+) -> None:
+    for name, folder in loras.items():
+        await add(thinker, name, folder)
+    asked = {
+        f"adapter-{lora}-{question.name}": (question, lora)
+        for question in ADAPTED
+        for lora in (None, *loras)
+    }
+    serving = (
+        thinker.stage.serve(Opened(name, greedy(question, **({"model": lora} if lora else {}))))
+        for name, (question, lora) in asked.items()
+    )
+    _, found = await asyncio.gather(asyncio.gather(*serving), rows_of(thinker, *asked))
+    answers = set()
+    for name, (question, lora) in asked.items():
+        expected = expected_of(qwen2_5_reference, question, lora, loras)
+        answers.add((question.name, *expected.tokens))
+        assert thinker.token_ids(name) == expected.tokens, name
+        check_rows(found[name], expected.rows)
+    assert len(answers) == len(asked)  # each adapter is heard
+
+
+@pytest.mark.parametrize("tower", ["audio_tower", "visual"])
+async def test_an_adapter_of_an_encoder_is_refused_since_vllm_would_ignore_it(
+    tower: str, thinker: ThinkerHarness, qwen2_5_reference: Qwen2_5Reference, tmp_path: Path
+) -> None:
+    part = r"self_attn\.q_proj" if tower == "audio_tower" else r"mlp\.down_proj"
+    targets = rf"thinker\.({LAYERS}|{tower}\..*{part})"
+    folder = write_text_lora(qwen2_5_reference.model, tmp_path / "lora", 0, targets=targets)
+    with pytest.raises(RequestError, match=rf"vLLM does not adapt {tower}\.\S+ in this model"):
+        await add(thinker, "encoder", folder)
+    listed = (await thinker.stage.control("list_loras", {}))["loras"]
+    assert "encoder" not in [one["name"] for one in listed]

@@ -16,6 +16,7 @@ from support.prompts import QUESTIONS, Question, image_part, picture, plain
 from support.prompts import text as text_part
 from support.reference import Reference
 from support.taken_media import opened_with_media
+from support.text_stage import ENGINE as TEXT_ENGINE
 from support.thinker_stage import ThinkerHarness, positions_of, rows_of, running_thinker
 from support.waiting import until
 
@@ -39,14 +40,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 LONGEST = 4096  # the tiny checkpoint's
 NEXT_CHUNK_S = 10.0
-ENGINE: dict[str, Any] = {
-    "dtype": "float32",
-    "enforce_eager": True,
-    "max_model_len": 512,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 64,
-    "kv_cache_memory_bytes": 64 << 20,
-}
+ENGINE: dict[str, Any] = {**TEXT_ENGINE, "kv_cache_memory_bytes": 64 << 20}
 SPOKEN = [
     ("Hello, who are you?", 30),
     ("What is a fox to a hound? " * 5, 20),

@@ -16,7 +16,7 @@ from support.prompts import QUESTIONS, Question
 from support.qwen2_5_omni_reference import Qwen2_5Reference
 from support.reference import Reference
 from support.taken_media import opened_with_media
-from support.thinker_stage import ThinkerHarness, positions_of, rows_of, running_thinker
+from support.thinker_stage import ENGINE, ThinkerHarness, positions_of, rows_of, running_thinker
 from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk
@@ -40,15 +40,6 @@ outputs: {text: thinker, audio: vocoder}
 """
 PATH = ["thinker", "talker", "vocoder"]
 NUM_TOKENS = 40
-ENGINE: dict[str, Any] = {
-    "dtype": "float32",
-    "enforce_eager": True,
-    "max_model_len": 512,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 64,  # long prompts are read in parts, beside drafts of others
-    "kv_cache_memory_bytes": 64 << 20,
-    "limit_mm_per_prompt": {"image": 2, "audio": 1, "video": 1},
-}
 NGRAM = {
     "method": "ngram",
     "num_speculative_tokens": 3,
@@ -176,11 +167,10 @@ async def qwen2_5(
 
 
 async def test_with_n_grams_qwen2_5_omnis_rows_are_those_of_accepted_tokens(
-    qwen2_5: ThinkerHarness, tiny_qwen2_5_omni: Path
+    qwen2_5: ThinkerHarness, qwen2_5_reference: Qwen2_5Reference
 ) -> None:
-    transformers = Qwen2_5Reference(str(tiny_qwen2_5_omni))
     for name, (question, chunks) in (await answered(qwen2_5, "ngram")).items():
-        run = transformers.thinker(question, NUM_TOKENS)
+        run = qwen2_5_reference.thinker(question, NUM_TOKENS)
         check(qwen2_5, name, chunks, run.tokens, run.rows)
     check_that_some_drafts_were_accepted_and_some_not()
     await check_that_nothing_is_held(qwen2_5)

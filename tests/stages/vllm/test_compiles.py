@@ -10,7 +10,6 @@ from support.request_kinds import ADAPTER, KINDS, compiled_by
 from support.slow_compiler import COMPILE_SLOWLY, SLOW_COMPILER
 from support.text_loras import write_text_lora
 from support.text_stage import LORA, TextHarness, running_text
-from support.tiny_text import write_tiny_text
 from support.waiting import until
 from transformers import Qwen3ForCausalLM
 
@@ -27,13 +26,6 @@ OTHERS = [kind for kind in KINDS if kind not in OF_ADAPTERS]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "tiny"
-    write_tiny_text(path)
-    return path
-
-
-@pytest.fixture(scope="module")
 def compiling(run_directory: Path, cpu_engine: None) -> Iterator[None]:
     """The environment of a stage whose engine compiles, as no tiny graph's does."""
     with pytest.MonkeyPatch.context() as patch:
@@ -44,9 +36,9 @@ def compiling(run_directory: Path, cpu_engine: None) -> Iterator[None]:
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def text(folder: Path, run_directory: Path, compiling: None) -> AsyncIterator[TextHarness]:
+async def text(tiny_text: Path, run_directory: Path, compiling: None) -> AsyncIterator[TextHarness]:
     engine = {"worker_extension_cls": SLOW_COMPILER}
-    async with running_text(folder, run_directory, engine, TOOLS) as running:
+    async with running_text(tiny_text, run_directory, engine, TOOLS) as running:
         yield running
 
 
@@ -73,14 +65,14 @@ async def test_an_engine_that_compiles_shows_life_until_it_answers_again(text: T
 
 
 async def test_a_request_for_an_adapter_compiles_nothing(
-    folder: Path, run_directory: Path, compiling: None, tmp_path: Path
+    tiny_text: Path, run_directory: Path, compiling: None, tmp_path: Path
 ) -> None:
-    lora = write_text_lora(Qwen3ForCausalLM.from_pretrained(folder), tmp_path / ADAPTER, seed=0)
+    lora = write_text_lora(Qwen3ForCausalLM.from_pretrained(tiny_text), tmp_path / ADAPTER, seed=0)
     options = {**TOOLS, "lora_modules": {ADAPTER: str(lora)}}
     before = read_compiles().begun
     directory = run_directory / "of-adapters"
     directory.mkdir()
-    async with running_text(folder, directory, LORA, options) as text:
+    async with running_text(tiny_text, directory, LORA, options) as text:
         assert read_compiles().begun > before
         assert {kind: await compiled_by(text, kind) for kind in OF_ADAPTERS} == dict.fromkeys(
             OF_ADAPTERS, 0

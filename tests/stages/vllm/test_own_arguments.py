@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from support.tiny_text import write_tiny_text
 
 from omnistage.connectors import make_connector
 from omnistage.server.runtime.channels import Channels
@@ -105,13 +104,6 @@ def worker_of(graph: StageGraph, name: str, folder: Path) -> Iterator[StageWorke
     finally:
         worker._close()
         channels.destroy()
-
-
-@pytest.fixture(scope="module")
-def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("own") / "text"
-    write_tiny_text(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

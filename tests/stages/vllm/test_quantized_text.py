@@ -9,7 +9,6 @@ import pytest_asyncio
 import torch
 from support.quantized_text import FORMATS, quantized_twin, write_quantized
 from support.text_stage import TextHarness, hello, running_text
-from support.tiny_text import write_tiny_text
 from transformers import Qwen3ForCausalLM
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
@@ -21,27 +20,24 @@ CASES = {"AWQ": ("float16", 0.01), "FP8": ("float32", 0.05)}
 NUM_TOP = 20
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("quantized") / "source"
-    write_tiny_text(folder)
-    return folder
-
-
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=sorted(FORMATS))
 async def served(
-    source: Path, run_directory: Path, cpu_engine: None, request: pytest.FixtureRequest
+    tiny_text: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    run_directory: Path,
+    cpu_engine: None,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[tuple[str, TextHarness]]:
     """The name of a format, and a stage that serves a checkpoint in it."""
     name: str = request.param
-    folder = source.parent / name
-    write_quantized(source, folder, name)
+    folder = tmp_path_factory.mktemp("quantized") / name
+    write_quantized(tiny_text, folder, name)
     async with running_text(folder, run_directory, {"dtype": CASES[name][0]}, {}) as harness:
         yield name, harness
 
 
 async def test_log_probabilities_are_those_of_the_dequantized_weights(
-    served: tuple[str, TextHarness], source: Path
+    served: tuple[str, TextHarness], tiny_text: Path
 ) -> None:
     name, text = served
     body = {
@@ -57,10 +53,10 @@ async def test_log_probabilities_are_those_of_the_dequantized_weights(
     told = [one for choice in choices for one in (choice.get("logprobs") or {}).get("content", ())]
     assert len(told) == len(answer) == body["max_completion_tokens"]
     most = CASES[name][1]
-    of_twin = error(quantized_twin(source, name), prompt, answer, told)
+    of_twin = error(quantized_twin(tiny_text, name), prompt, answer, told)
     assert of_twin < most
     # Weights that are read wrongly would be seen: the model that these were made of is far off.
-    model = Qwen3ForCausalLM.from_pretrained(source).float().eval()
+    model = Qwen3ForCausalLM.from_pretrained(tiny_text).float().eval()
     of_source = error(model, prompt, answer, told)
     assert of_source > 3 * most
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 import torch
 from safetensors import safe_open
 from support.text_loras import adapted, write_text_lora
-from support.text_stage import ENGINE, LORA, NUM_TOKENS, TextHarness, hello, running_text
+from support.text_stage import ENGINE, LORA, METHODS, NUM_TOKENS, TextHarness, hello, running_text
 from support.tiny_text import write_tiny_text
 from transformers import Qwen3ForCausalLM
 
@@ -20,15 +20,6 @@ from omnistage.stages.device.shared_weights import shared_weights
 from omnistage.stages.worker.failure import RequestError
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
-
-METHODS = {"worker_extension_cls": "support.worker_methods.Methods"}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "tiny"
-    write_tiny_text(path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +31,9 @@ def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def loras(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def loras(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Adapters by their names."""
-    model = Qwen3ForCausalLM.from_pretrained(folder)
+    model = Qwen3ForCausalLM.from_pretrained(tiny_text)
     path = tmp_path_factory.mktemp("loras")
     return {
         name: write_text_lora(model, path / name, seed)
@@ -52,11 +43,11 @@ def loras(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def text(
-    folder: Path, loras: dict[str, Path], run_directory: Path, cpu_engine: None
+    tiny_text: Path, loras: dict[str, Path], run_directory: Path, cpu_engine: None
 ) -> AsyncIterator[TextHarness]:
     """With adapters, one of them from the start, and methods of a user's."""
     options = {"lora_modules": {"from-the-start": str(loras["from-the-start"])}}
-    async with running_text(folder, run_directory, {**LORA, **METHODS}, options) as harness:
+    async with running_text(tiny_text, run_directory, {**LORA, **METHODS}, options) as harness:
         yield harness
 
 
@@ -200,9 +191,9 @@ async def test_an_adapter_that_is_removed_is_gone_from_the_engine(
 
 
 async def test_adapters_that_vllm_cannot_take_are_refused_and_the_engine_goes_on(
-    text: TextHarness, folder: Path, tmp_path: Path
+    text: TextHarness, tiny_text: Path, tmp_path: Path
 ) -> None:
-    model = Qwen3ForCausalLM.from_pretrained(folder)
+    model = Qwen3ForCausalLM.from_pretrained(tiny_text)
     large = write_text_lora(model, tmp_path / "large", 1, rank=16)
     with pytest.raises(RequestError, match="rank 16; its engine's max_lora_rank is 8"):
         await text.add("large", large)
@@ -215,7 +206,7 @@ async def test_adapters_that_vllm_cannot_take_are_refused_and_the_engine_goes_on
 
 
 async def test_other_weights_answer_as_their_checkpoint_with_adapters_and_without(
-    text: TextHarness, folder: Path, other_folder: Path, loras: dict[str, Path]
+    text: TextHarness, tiny_text: Path, other_folder: Path, loras: dict[str, Path]
 ) -> None:
     own, inked = {**hello()}, {**hello(), "model": "from-the-start"}
     other = Qwen3ForCausalLM.from_pretrained(other_folder).eval()
@@ -227,13 +218,13 @@ async def test_other_weights_answer_as_their_checkpoint_with_adapters_and_withou
     assert answers[1] == text.expected(own, adapted(other, loras["from-the-start"]))
     first, *_ = (await text.obey("list_loras"))["loras"]
     assert first["name"] == "from-the-start"
-    with shared_weights(weights_of(folder), folder) as shared:
+    with shared_weights(weights_of(tiny_text), tiny_text) as shared:
         await text.obey("load_weights", path=str(shared))
     assert await text.answer("back", own) == before
     assert await text.answer("inked-back", inked) == expected_with(text, "from-the-start", loras)
     with pytest.raises(RequestError, match="no safetensors weights"):
         await text.obey("load_weights", path=str(loras["ink"].parent))
-    await text.obey("load_weights", path=str(folder))  # the shared folder is gone
+    await text.obey("load_weights", path=str(tiny_text))  # the shared folder is gone
     assert await text.answer("as-before", own) == before
 
 
@@ -243,16 +234,16 @@ def weights_of(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, opened.get_tensor(name)
 
 
-async def test_sleep_mode_on_a_cpu_is_refused_by_name(folder: Path, cpu_engine: None) -> None:
+async def test_sleep_mode_on_a_cpu_is_refused_by_name(tiny_text: Path, cpu_engine: None) -> None:
     from omnistage.stages.vllm.compat import AsyncLLM
     from omnistage.stages.vllm.engine.engine import make_engine
 
     with pytest.raises(ValueError, match="Sleep mode is not supported on current platform"):
-        make_engine(AsyncLLM, str(folder), {**ENGINE, "enable_sleep_mode": True}, None)
+        make_engine(AsyncLLM, str(tiny_text), {**ENGINE, "enable_sleep_mode": True}, None)
 
 
 async def test_vllms_metrics_are_kept_unless_they_are_switched_off(
-    folder: Path, cpu_engine: None
+    tiny_text: Path, cpu_engine: None
 ) -> None:
     from omnistage.stages.vllm.compat import AsyncLLM, PrometheusStatLogger
     from omnistage.stages.vllm.engine.engine import make_engine
@@ -265,7 +256,7 @@ async def test_vllms_metrics_are_kept_unless_they_are_switched_off(
             return options
 
     def loggers(**more: Any) -> Any:
-        told: Any = make_engine(Told, str(folder), {**ENGINE, **more}, None)
+        told: Any = make_engine(Told, str(tiny_text), {**ENGINE, **more}, None)
         assert told["disable_log_stats"] is True  # those that vLLM would add
         return told["stat_loggers"]
 

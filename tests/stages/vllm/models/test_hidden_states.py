@@ -19,7 +19,8 @@ from support.gateway import outputs_of
 from support.in_process import served
 from support.parallel import sizes
 from support.probe_stage import Kept, Probe
-from support.tiny_text import likeliest, write_tiny_text
+from support.text_stage import ENGINE
+from support.tiny_text import likeliest
 from torch import nn
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
@@ -47,14 +48,6 @@ PROBE = Kind(
     is_entry=False,
 )
 WAIT_S = 300.0  # for an engine beside whatever else computes
-ENGINE: dict[str, Any] = {
-    "dtype": "float32",
-    "enforce_eager": True,
-    "max_model_len": 512,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 64,
-    "kv_cache_memory_bytes": 16 << 20,
-}
 SAMPLING = {"max_completion_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True}
 
 
@@ -117,13 +110,6 @@ def check(kept: Kept, prompt: list[int], expected: torch.Tensor) -> None:
     torch.testing.assert_close(kept.rows, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("text") / "tiny"
-    write_tiny_text(folder)
-    return folder
-
-
 def written_graph(directory: Path, engine: dict[str, Any]) -> Path:
     graph = documented_graph()
     graph["stages"]["text"]["engine"] |= engine
@@ -144,8 +130,8 @@ async def serving(folder: Path, directory: Path, **engine: Any) -> AsyncIterator
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def graph(folder: Path, run_directory: Path, cpu_engine: None) -> AsyncIterator[Harness]:
-    async with serving(folder, run_directory / "graph") as harness:
+async def graph(tiny_text: Path, run_directory: Path, cpu_engine: None) -> AsyncIterator[Harness]:
+    async with serving(tiny_text, run_directory / "graph") as harness:
         yield harness
 
 
@@ -184,12 +170,14 @@ async def test_a_request_whose_outputs_do_not_need_them_sends_no_rows(graph: Har
 
 @pytest.mark.repeat  # of tests/stages/speech/test_thinker_stage.py
 async def test_rows_of_drafts_leave_where_they_were_accepted(
-    folder: Path, run_directory: Path, cpu_engine: None
+    tiny_text: Path, run_directory: Path, cpu_engine: None
 ) -> None:
     """A prompt of one word again and again, of which the model proposes another and is wrong."""
     lookup = {"prompt_lookup_min": 1, "prompt_lookup_max": 2}
     drafts = {"method": "ngram", "num_speculative_tokens": 2, **lookup}
-    async with serving(folder, run_directory / "drafting", speculative_config=drafts) as drafting:
+    async with serving(
+        tiny_text, run_directory / "drafting", speculative_config=drafts
+    ) as drafting:
         texts = [f"{number}" * (30 + number) for number in range(8)]
         asked = (drafting.kept(f"draft-{n}", chat(text)) for n, text in enumerate(texts))
         for text, kept in zip(texts, await asyncio.gather(*asked), strict=True):
