@@ -1,15 +1,22 @@
 """One server for all end-to-end tests, each for the whole session."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+import yaml
 from openai import OpenAI
+from support.blocked import packages_of_others, without
 from support.chaos import open_files, open_targets
 from support.collector import Collector, running_collector
+from support.image_requests import bare_pipeline, picture_server
 from support.openai_answers import strict_client
 from support.server import (
     ADMIN_KEY,
@@ -21,6 +28,7 @@ from support.server import (
 )
 from support.warm_up import warm_up, warm_up_again
 
+from omnistage import Omni
 from omnistage.stage_configs.pick import GRAPHS
 
 
@@ -68,6 +76,72 @@ def server(
         with running_server(str(GRAPHS / "qwen3_omni_tiny.yaml"), server_log, *options) as running:
             asyncio.run(warm_up(running))
             yield running
+
+
+@pytest.fixture(scope="session")
+def whole_edges(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of the tiny graph with edges that carry everything in one chunk."""
+    graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
+    for edge in graph["edges"]:
+        edge["chunk"] = "whole"
+    file = tmp_path_factory.mktemp("graphs") / "whole.yaml"
+    file.write_text(yaml.safe_dump(graph))
+    return file
+
+
+@pytest.fixture(scope="session")
+def omni(tiny_checkpoint: Path, whole_edges: Path) -> Iterator[Omni]:
+    """The tiny model in this process, with whole edges; all that it starts is gone at its end."""
+    before, folders_before = own_processes(), own_folders()
+    with Omni(
+        tiny_checkpoint,
+        graph=whole_edges,
+        stages={"thinker": {"max_num_seqs": 8}},
+        deadlines={"first_chunk_s": 600.0, "next_chunk_s": 300.0},
+        progress=False,
+    ) as running:
+        started = own_processes() - before
+        assert len(started) >= 3
+        (folder,) = own_folders() - folders_before
+        yield running
+    assert not psutil.wait_procs(started, timeout=SETTLE_S)[1]
+    assert not folder.exists()
+
+
+def own_processes() -> set[psutil.Process]:
+    """Return all that this process has started."""
+    return set(psutil.Process().children(recursive=True))
+
+
+def own_folders() -> set[Path]:
+    """Return the run folders of this process in memory."""
+    return set(Path("/dev/shm").glob(f"omnistage-{os.getpid()}-*"))
+
+
+@pytest.fixture(scope="session")
+def images_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of the server of images."""
+    return tmp_path_factory.mktemp("images") / "log"
+
+
+@pytest.fixture(scope="session")
+def images(tiny_qwen_image: Path, images_log: Path) -> Iterator[TinyServer]:
+    """The tiny Qwen-Image with an admin key, where only the packages are that it needs."""
+    missing = [*packages_of_others("diffusers"), "transformers.models.qwen3_omni_moe"]
+    folder, key = images_log.parent, ("--admin-key", ADMIN_KEY)
+    with ExitStack() as servers:
+        with pytest.MonkeyPatch.context() as patch:  # other servers begin later
+            for name, value in without(folder / "site", missing).items():
+                patch.setenv(name, value)
+            serving = picture_server("diffusers.yaml", tiny_qwen_image, folder, *key)
+            running = servers.enter_context(serving)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def bare(tiny_qwen_image: Path) -> Any:
+    """The bare pipeline of the tiny Qwen-Image."""
+    return bare_pipeline(tiny_qwen_image)
 
 
 @pytest.fixture(scope="session")

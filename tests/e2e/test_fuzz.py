@@ -5,14 +5,14 @@ from collections import Counter
 
 import httpx
 import pytest
-from support.fuzz import drawn
+from support.fuzz import drawn, num_cases
 from support.gateway import MODEL
 from support.prompts import question, text
 from support.server import TinyServer, assert_same_sound
 
 pytestmark = pytest.mark.engine
 
-COUNT = 1000
+COUNT = num_cases(300, 1000)
 AT_ONCE = 16
 
 

@@ -19,15 +19,7 @@ import yaml
 from diffusers import AutoPipelineForImage2Image, AutoPipelineForInpainting
 from openai import BadRequestError, OpenAI
 from PIL import Image
-from support.image_requests import (
-    STEPS,
-    ask,
-    bare_pipeline,
-    expected,
-    is_same,
-    picture_server,
-    pictures_of,
-)
+from support.image_requests import STEPS, ask, expected, is_same, pictures_of
 from support.metrics_docs import documented, exposed, families_in
 from support.pictures import file_of, mask_png, pixels_of, png
 from support.server import TinyServer
@@ -42,13 +34,6 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
-def images(tiny_qwen_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
-    log = tmp_path_factory.mktemp("images")
-    with picture_server("diffusers.yaml", tiny_qwen_image, log) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def client(images: TinyServer) -> Iterator[OpenAI]:
     with OpenAI(
         base_url=f"{images.url}/v1",
@@ -57,11 +42,6 @@ def client(images: TinyServer) -> Iterator[OpenAI]:
         default_headers={"Connection": "close"},  # a kept one is a descriptor left over
     ) as connected:
         yield connected
-
-
-@pytest.fixture(scope="module")
-def bare(tiny_qwen_image: Path) -> Any:
-    return bare_pipeline(tiny_qwen_image)
 
 
 async def test_one_picture_equals_the_bare_pipeline(images: TinyServer, bare: Any) -> None:

@@ -10,14 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.image_requests import (
-    ask,
-    bare_pipeline,
-    expected,
-    is_same,
-    picture_server,
-    pictures_of,
-)
+from support.image_requests import ask, expected, is_same, picture_server, pictures_of
 from support.server import ADMIN_KEY, TinyServer
 
 pytestmark = pytest.mark.engine
@@ -67,10 +60,7 @@ async def check_pictures(server: TinyServer, bare: Any) -> None:
         assert is_same(picture, wanted)
 
 
-async def test_a_dead_rank_is_a_dead_stage_that_starts_again(
-    images: TinyServer, tiny_qwen_image: Path
-) -> None:
-    bare = bare_pipeline(tiny_qwen_image)
+async def test_a_dead_rank_is_a_dead_stage_that_starts_again(images: TinyServer, bare: Any) -> None:
     await check_pictures(images, bare)
     refused = rpc(images, "fail_on", 1)
     assert refused.status_code == 500

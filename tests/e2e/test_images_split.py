@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 from support.chaos import ready_again, victims
-from support.image_requests import (
-    ask,
-    bare_pipeline,
-    expected,
-    is_same,
-    picture_server,
-    pictures_of,
-)
+from support.image_requests import ask, expected, is_same, picture_server, pictures_of
 from support.server import TinyServer
 
 pytestmark = pytest.mark.engine
@@ -34,11 +27,6 @@ def server(tiny_qwen_image: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         warm_up = {"n": 2, "true_cfg_scale": 2.0, "negative_prompt": "x"}
         pictures_of(asyncio.run(ask(running, "warm up", 0, **warm_up)))
         yield running
-
-
-@pytest.fixture(scope="module")
-def bare(tiny_qwen_image: Path) -> Any:
-    return bare_pipeline(tiny_qwen_image)
 
 
 async def test_a_picture_equals_the_bare_pipelines_and_is_of_its_prompt(

@@ -1,40 +1,33 @@
 """Images are made where the packages that only other families need are not installed.
 
-tests/e2e/test_seeds.py does the same for Qwen3-Omni.
+tests/e2e/test_speculation.py does the same for Qwen3-Omni.
 """
 
 from pathlib import Path
+from typing import Any
 
 import httpx
+import psutil
 import pytest
-from support.blocked import packages_of_others, without
-from support.image_requests import (
-    ask,
-    bare_pipeline,
-    expected,
-    is_same,
-    picture_server,
-    pictures_of,
-)
-from support.server import ADMIN_KEY
+from support.blocked import BLOCKED, packages_of_others
+from support.image_requests import ask, expected, is_same, pictures_of
+from support.server import ADMIN_KEY, TinyServer
 
 pytestmark = pytest.mark.engine
 
 
-async def test_images_are_made_without_vllm(
-    tiny_qwen_image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("images")
+def test_its_start_says_what_it_cannot_do(images_log: Path) -> None:
+    assert "it takes no LoRA" in images_log.read_text()
+
+
+async def test_images_are_made_without_vllm(images: TinyServer, bare: Any) -> None:
     packages = packages_of_others("diffusers")
     assert packages >= {"vllm", "soundfile", "peft", "ftfy"}
-    wanted = expected(bare_pipeline(tiny_qwen_image), "a lake", 1)
-    missing = [*packages, "transformers.models.qwen3_omni_moe"]
-    for name, value in without(tmp_path / "site", missing).items():
-        monkeypatch.setenv(name, value)
-    options = ["--admin-key", ADMIN_KEY]
-    with picture_server("diffusers.yaml", tiny_qwen_image, tmp_path, *options) as server:
-        (picture,) = pictures_of(await ask(server, "a lake", 1))
-        async with httpx.AsyncClient(headers={"authorization": f"Bearer {ADMIN_KEY}"}) as admin:
-            loras = await admin.get(f"{server.url}/admin/lora")
-    assert is_same(picture, wanted[0])
+    blocked = set(psutil.Process(images.process.pid).environ()[BLOCKED].split(","))
+    assert blocked == {*packages, "transformers.models.qwen3_omni_moe"}
+    (picture,) = pictures_of(await ask(images, "a lake", 1))
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {ADMIN_KEY}"}) as admin:
+        loras = await admin.get(f"{images.url}/admin/lora")
+    assert is_same(picture, expected(bare, "a lake", 1)[0])
     assert "peft is not installed; pip install peft" in loras.text
-    assert "it takes no LoRA" in (tmp_path / "log").read_text()

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from openai import AsyncOpenAI
 from support.chaos import ready_again, victims
-from support.image_requests import STEPS, bare_pipeline, expected, is_same
+from support.image_requests import STEPS, expected, is_same
 from support.pictures import pixels_of
 from support.prompts import QUESTIONS
 from support.reference import Reference
@@ -66,11 +66,6 @@ def mixed(
         more = {"modalities": ALL, **IMAGE}
         asyncio.run(server.ask(QUESTIONS[0].messages, **more))
         yield server
-
-
-@pytest.fixture(scope="module")
-def bare(tiny_qwen_image: Path) -> Any:
-    return bare_pipeline(tiny_qwen_image)
 
 
 def images_of(message: Any) -> list[npt.NDArray[np.uint8]]:

@@ -5,13 +5,10 @@ import base64
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
-import psutil
 import pytest
 from support.offline import engine_of, served
 from support.prompts import RATE, image_part, picture, sound, sound_part
@@ -30,31 +27,6 @@ SPOKEN: dict[str, Any] = {
     "stage_params": {"talker": {"temperature": 0, "max_tokens": 24}},
     "return_codes": True,
 }
-
-
-@pytest.fixture(scope="module")
-def omni(tiny_checkpoint: Path) -> Iterator[Omni]:
-    """The tiny model; all that it has started is gone at its end."""
-    before, folders_before = processes(), run_folders()
-    stages = {"thinker": {"max_num_seqs": 8}}
-    patience = {"first_chunk_s": 600.0, "next_chunk_s": 300.0}
-    with Omni(tiny_checkpoint, stages=stages, deadlines=patience, progress=False) as running:
-        started = processes() - before
-        assert len(started) >= 3
-        assert len(run_folders() - folders_before) == 1
-        yield running
-    assert not psutil.wait_procs(started, timeout=SETTLE_S)[1]
-    assert run_folders() == folders_before
-
-
-def processes() -> set[psutil.Process]:
-    """All that this process has started."""
-    return set(psutil.Process().children(recursive=True))
-
-
-def run_folders() -> set[Path]:
-    """Those of this process in memory."""
-    return set(Path("/dev/shm").glob(f"omnistage-{os.getpid()}-*"))
 
 
 def prompt(number: int) -> tuple[dict[str, Any], dict[str, Any]]:

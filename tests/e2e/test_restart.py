@@ -1,9 +1,15 @@
-"""Processes below the server are killed, with requests and without; an engine and a stage hang."""
+"""Processes below the server are killed, with requests and without; an engine and a stage hang.
 
+The folder that is served has no weights: dummy ones are the same in each life of a stage.
+"""
+
+import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.chaos import (
     HELLO,
@@ -16,8 +22,8 @@ from support.chaos import (
     traces,
     victims,
 )
-from support.image_requests import picture_server
-from support.server import Reply, TinyServer, running_server
+from support.served import Served
+from support.server import STOP_S, Reply, TinyServer, assert_same_sound, running_server
 
 pytestmark = pytest.mark.engine
 
@@ -25,12 +31,52 @@ KILL, STOP = signal.SIGKILL, signal.SIGSTOP
 BUSY_S = 15.0  # how fast it is, is for `make chaos` on a quiet machine
 
 
+WANTED = {
+    "thinker": r"cpu, float32, seed 0; at least 0\.\d\d GiB wanted \(layers .*, KV cache 0\.06\)",
+    "talker": r"cpu, float32, seed 0; at least 0\.\d\d GiB wanted \(layers .*, KV cache 0\.06\)",
+    "code2wav": r"cpu, float32, no seed; at least 0\.\d\d GiB wanted \(weights .*, slots .*\)",
+}
+EXACT_LENGTH = {
+    "max_completion_tokens": 8,
+    "stage_params": {
+        "thinker": {"ignore_eos": True},
+        "talker": {"temperature": 0, "max_tokens": 12, "ignore_eos": True},
+    },
+}
+
+
 @pytest.fixture(scope="module")
-def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
-    folder = tmp_path_factory.mktemp("chaos")
-    options = ("--model", str(tiny_checkpoint))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("chaos")
+
+
+@pytest.fixture(scope="module")
+def server(tiny_checkpoint: Path, folder: Path) -> Iterator[TinyServer]:
+    """The tiny model without its weights, with dummy ones."""
+    model = folder / "model"
+    shutil.copytree(tiny_checkpoint, model, ignore=shutil.ignore_patterns("*.safetensors"))
+    options = ("--model", str(model), "--load-format", "dummy")
     with running_server(str(chaos_graph(folder)), folder / "log", *options) as running:
         yield running
+
+
+async def test_a_folder_without_weights_answers_the_same_each_time(
+    server: TinyServer, folder: Path
+) -> None:
+    """The first test of this file: the log is that of one start."""
+    messages = [{"role": "user", "content": "Hello"}]
+    first, second = [await server.ask(messages, **EXACT_LENGTH) for _ in range(2)]
+    assert first.raw["usage"]["completion_tokens"] == 8 + 12
+    assert first.codes.shape == (12, 4)
+    assert len(np.unique(first.codes)) > 4
+    assert len(first.pcm) == 12 * 1920 - 555
+    assert first.text == second.text
+    assert np.array_equal(first.codes, second.codes)
+    assert_same_sound(first.pcm, second.pcm)
+    log = (folder / "log").read_text()
+    for stage, wanted in WANTED.items():  # each says once what it wants and what is free
+        (line,) = re.findall(rf"stage {stage}: (.* wanted .*)", log)
+        assert re.fullmatch(rf"{wanted}, [1-9]\d*\.\d\d GiB free", line)
 
 
 @pytest.fixture
@@ -66,14 +112,18 @@ async def test_a_stage_that_is_killed_while_nothing_runs_starts_again(
 
 
 async def test_a_server_killed_under_load_leaves_nothing_that_the_next_one_does_not_remove(
-    server: TinyServer, expected: Reply, tiny_qwen_image: Path, tmp_path: Path
+    server: TinyServer, expected: Reply, tmp_path: Path
 ) -> None:
     """The last test of this file: it ends the file's server. The next may serve any model."""
     pid = server.process.pid
     with kept_folders(pid):  # servers of other tests start meanwhile
         await kill_under_load(server, after_s=3)
         assert traces(pid)
-    with picture_server("diffusers.yaml", tiny_qwen_image, tmp_path) as following:
+    following = Served(tmp_path / "log").process
+    try:
         assert not traces(pid)
-        assert traces(following.process.pid)
-    assert not traces(following.process.pid)
+        assert traces(following.pid)
+    finally:
+        following.terminate()
+        following.wait(STOP_S)
+    assert not traces(following.pid)

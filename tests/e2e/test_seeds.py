@@ -1,18 +1,14 @@
 """Other seeds, on edges that carry everything in one chunk and on streamed ones: the same answers
-as the reference. What only images need is not installed here.
+as the reference. tests/e2e/test_verify.py has whole edges in every run of the suite.
 """
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-import yaml
-from support.blocked import BLOCKED, packages_of_others, without
 from support.prompts import QUESTIONS, Question
 from support.reference import Reference
 from support.server import TinyServer, running_server
@@ -21,9 +17,6 @@ from support.warm_up import warm_up
 from omnistage.stage_configs.pick import GRAPHS
 
 pytestmark = pytest.mark.engine
-
-
-OF_IMAGES = packages_of_others("qwen3_omni.thinker", "qwen3_omni.talker", "qwen3_omni.code2wav")
 
 
 class Pair(NamedTuple):
@@ -36,7 +29,7 @@ class Pair(NamedTuple):
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((1, "whole"), id="1"),
+        pytest.param((1, "whole"), id="1", marks=pytest.mark.repeat),
         pytest.param((2, "streamed"), id="2", marks=pytest.mark.repeat),
         pytest.param((3, "streamed"), id="3", marks=pytest.mark.repeat),
     ],
@@ -44,32 +37,15 @@ class Pair(NamedTuple):
 def pair(
     request: pytest.FixtureRequest,
     tiny_checkpoints: Callable[[int], Path],
+    whole_edges: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Pair]:
     seed, edges = request.param
-    folder = tmp_path_factory.mktemp(edges)
-    graph: dict[str, Any] = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
-    if edges == "whole":
-        for edge in graph["edges"]:
-            edge["chunk"] = "whole"
-    file = folder / f"{edges}.yaml"
-    file.write_text(yaml.safe_dump(graph))
-    model = str(tiny_checkpoints(seed))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in without(folder / "site", OF_IMAGES).items():
-            patch.setenv(name, value)
-        with running_server(str(file), folder / "log", "--model", model) as running:
-            asyncio.run(warm_up(running))
-            yield Pair(running, Reference(model))
-
-
-def test_it_starts_without_the_packages_of_images(pair: Pair) -> None:
-    assert {"diffusers", "accelerate", "greenlet", "peft", "ftfy"} <= OF_IMAGES
-    environment = Path(f"/proc/{pair.server.process.pid}/environ").read_bytes().decode()
-    variables = dict(one.partition("=")[::2] for one in environment.split("\0"))
-    assert set(variables[BLOCKED].split(",")) == OF_IMAGES
-    found = subprocess.run([sys.executable, "-c", "import diffusers"], env=variables, stderr=-1)
-    assert b"ModuleNotFoundError" in found.stderr
+    file = whole_edges if edges == "whole" else GRAPHS / "qwen3_omni_tiny.yaml"
+    log, model = tmp_path_factory.mktemp(edges) / "log", str(tiny_checkpoints(seed))
+    with running_server(str(file), log, "--model", model) as running:
+        asyncio.run(warm_up(running))
+        yield Pair(running, Reference(model))
 
 
 @pytest.mark.parametrize("question", QUESTIONS[1:6], ids=lambda question: question.name)

@@ -1,16 +1,21 @@
 """A server whose thinker drafts, as the documentation starts it: text, codes and samples are those
-of transformers, which does not.
+of transformers, which does not. What only images need is not installed here.
 """
 
 import asyncio
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import numpy as np
+import psutil
 import pytest
+from support.blocked import BLOCKED, packages_of_others, without
 from support.drafts import Drafted
 from support.metrics_docs import documented, exposed, families_in
 from support.prompts import QUESTIONS
@@ -24,6 +29,7 @@ from omnistage.stages.reference.forced import Forced
 pytestmark = pytest.mark.engine
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
+OF_IMAGES = packages_of_others("qwen3_omni.thinker", "qwen3_omni.talker", "qwen3_omni.code2wav")
 MAX_TOKENS, MAX_FRAMES = 40, 60
 ASKED = QUESTIONS[:6]
 SPOKEN = {
@@ -40,11 +46,24 @@ def documented_options() -> list[str]:
 
 @pytest.fixture(scope="module")
 def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
-    """The tiny model with n-gram drafts."""
-    log = tmp_path_factory.mktemp("speculation") / "log"
-    with running_server(str(tiny_checkpoint), log, *documented_options()) as running:
+    """The tiny model with n-gram drafts, without the packages of images."""
+    folder = tmp_path_factory.mktemp("speculation")
+    with ExitStack() as servers:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in without(folder / "site", OF_IMAGES).items():
+                patch.setenv(name, value)
+            log, options = folder / "log", documented_options()
+            running = servers.enter_context(running_server(str(tiny_checkpoint), log, *options))
         asyncio.run(warm_up(running))
         yield running
+
+
+def test_it_starts_without_the_packages_of_images(server: TinyServer) -> None:
+    assert {"diffusers", "accelerate", "greenlet", "peft", "ftfy"} <= OF_IMAGES
+    variables = psutil.Process(server.process.pid).environ()
+    assert set(variables[BLOCKED].split(",")) == OF_IMAGES
+    found = subprocess.run([sys.executable, "-c", "import diffusers"], env=variables, stderr=-1)
+    assert b"ModuleNotFoundError" in found.stderr
 
 
 def drafted(server: TinyServer) -> Drafted:
