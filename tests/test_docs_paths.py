@@ -26,7 +26,6 @@ NOT_OURS = {
     "unwritten.py",
     # programs of an earlier commit, which the pages name
     "tests/gpu_sharing.py",
-    "tools/dear_bodies.py",
 }
 
 FILE = re.compile(r"(?<![\w./<>-])((?:[\w-]+/)*[\w-]+\.(?:py|yaml|md|json))\b(?![\w(])")
