@@ -74,31 +74,11 @@ def test_the_model_can_be_given_from_outside(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
-        (
-            "    gpus: [0]\n",
-            "    gpu: [0]\n",
-            5,
-            "stages.thinker.gpu: unknown key; did you mean 'gpu",
-        ),
         ("outputs:", "output:", 15, "output: unknown key; did you mean 'outputs'?"),
         ("{first: 2,", "{frist: 2,", 14, "edges.1.chunk.frist: unknown key; did you mean 'first'?"),
-        ("arena_mb: 8", "arena: 8", 13, "connector shm has no option 'arena'"),
         ("connector: shm", "connector: smh", 10, "unknown connector 'smh'"),
         ("from: talker\n", "frm: talker\n", 11, "edges.1.frm: unknown key; did you mean 'from'?"),
-        (
-            "to: code2wav",
-            "to: code2wave",
-            12,
-            "edges.1.to: no stage 'code2wave'; did you mean 'code2wav'?",
-        ),
-        ("to: code2wav", "to: thinker", 9, "edges: the edges make a cycle through"),
         ("{from: thinker, to: talker,", "{from: thinker, to: thinker,", 9, "cycle"),
-        (
-            "kind: qwen3_omni.talker",
-            "kind: qwen3_omni.taker",
-            7,
-            "did you mean 'qwen3_omni.talker'?",
-        ),
         ("{kind: qwen3_omni.code2wav}", "{}", 8, "stages.code2wav.kind: the key is missing"),
         (
             "audio: code2wav",
@@ -125,7 +105,6 @@ def test_the_model_can_be_given_from_outside(tmp_path: Path) -> None:
             "edges.1.chunk.ramp.0: must be greater than or equal to 1",
         ),
         ("  talker: {", "  gateway: {", 7, "and not 'gateway'"),
-        ("  talker: {", "  thinker: {", 7, "thinker: the key is there twice"),
         ("model: some/model", "model: [", 3, "expected"),
         ("    to: code2wav", "    to: talker", 9, "cycle"),
         (
