@@ -208,11 +208,15 @@ test-vllm: $(OTHER)/.ready
 	$(OTHER)/bin/python -m pytest -m engine $(ARGS)
 
 # One stage of the training of a small model that answers and speaks (train/README.md): data, codes, thinker, talker,
-# code2wav, write, judge. STAGE=thinker ARGS="--minutes 20".
+# code2wav, write, judge; of the one that draws: image-vae, image, write-image, judge-image. STAGE=thinker ARGS="--minutes 20".
 .PHONY: train-small
 TRAIN_data := make_data.py
+TRAIN_image-vae := image/vae.py
+TRAIN_image := image/draw.py
+TRAIN_write-image := image/write_image.py
+TRAIN_judge-image := image/judge_image.py
 train-small: venv
-	PYTHONPATH=train $(BIN)/python train/$(or $(TRAIN_$(STAGE)),$(STAGE).py) $(ARGS)
+	PYTHONPATH=train:tests $(BIN)/python train/$(or $(TRAIN_$(STAGE)),$(STAGE).py) $(ARGS)
 
 check: venv
 	$(BIN)/ruff format --check .

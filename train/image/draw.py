@@ -1,0 +1,165 @@
+"""Trains the denoiser with its text encoder: flow matching, conditioned as the pipeline does it."""
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import QwenImagePipeline
+from image.data import Pool, pool
+from image.parts import (
+    NUM_DROPPED,
+    SIDE,
+    freshly,
+    make_tokenizer,
+    new_text_encoder,
+    new_transformer,
+)
+from image.render import render
+from image.sheet import show
+from image.vae import RESULT, Coder
+from loop import Training, adam, arguments
+from torch import nn
+
+BATCH = 128  # pictures
+REPEATS = 4  # noise levels of each
+RATE = 1e-3
+POOL = 400_000
+NO_PROMPT = 0.1
+SHIFT = 1.63  # of noise levels, as the scheduler's for 128 pixels: exp(0.49)
+SIDES = {SIDE: 0.86, 192: 0.07, 256: 0.07}
+SHEET_EVERY_S = 120.0
+WARM_AGAIN = 200  # steps: the optimizer's state is not saved
+
+
+class Drawer(nn.Module):
+    """Text encoder and denoiser; a denoiser that begins by changing nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = freshly(new_text_encoder, make_tokenizer())
+        self.transformer = freshly(new_transformer)
+        made = self.transformer
+        still = [block.img_mod[1] for block in made.transformer_blocks]
+        still += [block.txt_mod[1] for block in made.transformer_blocks]
+        for layer in (*still, made.norm_out.linear, made.proj_out):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        for layer in (made.img_in, made.txt_in):  # the residual stream and the time in float32
+            layer.register_forward_hook(lambda _layer, _given, rows: rows.float())
+
+    def forward(
+        self,
+        latents: torch.Tensor,
+        sigmas: torch.Tensor,
+        ids: torch.Tensor,
+        counts: torch.Tensor,
+    ) -> torch.Tensor:
+        """Velocities [n * b, patches, 4 * channels].
+
+        Packed latents of squares, n times those of b texts, with noise of levels `sigmas` [n * b];
+        ids [b, tokens] of whole texts, of which `counts` [b] are no padding.
+        """
+        rows = self.encoder.model.language_model(input_ids=ids, use_cache=False).last_hidden_state
+        places = torch.arange(NUM_DROPPED, ids.shape[1], device=ids.device)
+        mask = places < counts[:, None]
+        rows = rows[:, NUM_DROPPED:] * mask[..., None]
+        side, times = round(latents.shape[1] ** 0.5), len(latents) // len(ids)
+        made: torch.Tensor = self.transformer(
+            hidden_states=latents,
+            encoder_hidden_states=rows.repeat(times, 1, 1),
+            encoder_hidden_states_mask=mask.repeat(times, 1),
+            timestep=sigmas,
+            img_shapes=[[(1, side, side)]],
+            return_dict=False,
+        )[0]
+        return made
+
+
+class Batches:
+    """Pictures and texts on the device, drawn at random there."""
+
+    def __init__(self, drawings: Pool, coder: Coder, device: torch.device) -> None:
+        self._drawings = drawings
+        self._coder = coder
+        self._device = device
+
+    def loss(self, drawer: nn.Module, side: int, size: int, group: int) -> torch.Tensor:
+        """Mean squared error of velocities, of pictures of a side and texts of a length."""
+        drawings, device = self._drawings, self._device
+        first, end, length = drawings.groups[group]
+        rows = torch.randint(first, end, (size,), device=device)
+        ids, counts = drawings.ids[rows], drawings.counts[rows]
+        which = torch.randint(0, 2, (size,), device=device)
+        is_dropped = torch.rand(size, device=device) < NO_PROMPT
+        ids = torch.where(is_dropped[:, None], drawings.nothing[0][which], ids)
+        counts = torch.where(is_dropped, drawings.nothing[1][which], counts)
+        latents = self._coder.latents(render(drawings.contents[rows], side))
+        packed = QwenImagePipeline._pack_latents(latents.contiguous(), size, *latents.shape[1:])
+        packed = packed.repeat(REPEATS, 1, 1)
+        noise = torch.randn_like(packed)
+        sigmas = torch.arange(len(packed), device=device) / len(packed)  # spread over each picture
+        sigmas = (sigmas + torch.rand(len(packed), device=device) / REPEATS) % 1
+        sigmas = SHIFT * sigmas / (1 + (SHIFT - 1) * sigmas)
+        is_rough = torch.rand_like(sigmas) < 0.5  # as a model in bfloat16 is given it
+        sigmas = torch.where(is_rough, sigmas.bfloat16().float(), sigmas)
+        noisy = torch.lerp(packed, noise, sigmas[:, None, None])
+        found = drawer(noisy, sigmas, ids[:, : NUM_DROPPED + length].long(), counts)
+        error: torch.Tensor = ((found.float() - (noise - packed)) ** 2).mean()
+        return error
+
+
+def trained_coder(path: Path, device: torch.device) -> Coder:
+    """The trained autoencoder, frozen."""
+    coder = Coder()
+    coder.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    return coder.to(device).requires_grad_(False)
+
+
+def main() -> None:
+    """Train, and write draw.pt; sample sheets on the way."""
+    run = arguments(200_000)
+    count = int(os.environ.get("POOL", POOL))
+    started = time.monotonic()
+    drawings = pool(count, make_tokenizer(), run.device)
+    print(f"{len(drawings.counts)} drawings in {time.monotonic() - started:.0f} s", flush=True)
+    coder = trained_coder(run.out / RESULT, run.device)
+    drawer = Drawer().to(run.device)
+    optimizer = adam(drawer, RATE, decay=0.01)
+    training = Training(run, "draw", {"drawer": drawer}, [(optimizer, RATE)])
+    batches = Batches(drawings, coder, run.device)
+    pick = random.Random(time.time_ns())
+    shares = [end - first for first, end, _ in drawings.groups]
+    trained = [one for one in drawer.parameters() if one.requires_grad]
+    shown: float = -1.0
+    begun: int | None = None
+    for step in training.steps():
+        if begun is None:
+            begun, shown = step, training.spent
+            torch.manual_seed(step)
+            pick = random.Random(step)
+        for group in optimizer.param_groups:
+            group["lr"] *= min(1.0, (step - begun + 1) / WARM_AGAIN)
+        side = pick.choices(list(SIDES), list(SIDES.values()))[0]
+        size = run.size(BATCH * SIDE * SIDE // side**2)
+        of = pick.choices(range(len(shares)), shares)[0]
+        with torch.autocast(run.device.type, torch.bfloat16):
+            loss = batches.loss(drawer, side, size, of)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(trained, 1.0)
+        if run.device.type == "cuda":  # a step that is not finite is left out, without a wait
+            skip: Any = optimizer
+            skip.found_inf = (~norm.isfinite()).float()
+        optimizer.step()
+        training.log(loss=loss, norm=norm)
+        if training.spent - shown > SHEET_EVERY_S:
+            shown = training.spent
+            show(run, coder, drawer, training.step, 48)
+    show(run, coder, drawer, training.step, 200)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Trains the autoencoder by what it makes of its own latents; fits their mean and spread."""
+
+from collections.abc import Iterator
+
+import torch
+from image.data import pool
+from image.parts import SIDE, freshly, make_tokenizer, new_vae
+from image.render import render
+from loop import Training, adam, arguments
+from torch import nn
+
+from omnistage.stages.diffusion.blocks.single_frames import flatten_single_frames
+
+BATCH = 64
+RATE = 2e-3
+DIVERGENCE = 4e-3  # its share of the loss: how far latents are from white noise
+ROUGH = 0.03  # noise on latents, in their spreads: what a denoiser leaves
+NUM_FITTED = 64  # batches
+DRAWINGS = 20_000
+RESULT = "autoencoder.pt"
+
+
+class Coder(nn.Module):
+    """The autoencoder with its latents' mean and spread [channels]."""
+
+    mean: torch.Tensor
+    spread: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vae = freshly(new_vae)
+        flatten_single_frames(self.vae)
+        channels = self.vae.config.z_dim
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("spread", torch.ones(channels))
+
+    def forward(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Losses of pictures [b, 3, side, side]: mean difference, divergence from white noise."""
+        found = self.vae.encode(pictures[:, :, None]).latent_dist
+        noise = torch.randn_like(found.mean)
+        noisy = (
+            found.mean + noise * (found.std**2 + (ROUGH * found.mean.detach().std()) ** 2).sqrt()
+        )
+        # Not .decode: it clamps, and a clamped value learns nothing.
+        decoder = self.vae.decoder
+        decoder_cache = [None] * self.vae._cached_conv_counts["decoder"]
+        made = decoder(self.vae.post_quant_conv(noisy), feat_cache=decoder_cache, feat_idx=[0])
+        difference = (made[:, :, 0].float() - pictures).abs().mean()
+        mean, logvar = found.mean.float(), found.logvar.float()
+        return difference, 0.5 * (mean**2 + logvar.exp() - 1 - logvar).mean()
+
+    @torch.no_grad()
+    def latents(self, pictures: torch.Tensor) -> torch.Tensor:
+        """As the denoiser knows them: [b, channels, side / 8, side / 8], spread 1."""
+        found = self.vae.encode(pictures[:, :, None]).latent_dist.mode()[:, :, 0]
+        shape = (1, -1, 1, 1)
+        scaled: torch.Tensor = (found - self.mean.view(shape)) / self.spread.view(shape)
+        return scaled.float()
+
+    @torch.no_grad()
+    def fit(self, batches: Iterator[torch.Tensor]) -> None:
+        """Set mean and spread by pictures."""
+        rows = []
+        for pictures in batches:
+            found = self.vae.encode(pictures[:, :, None]).latent_dist.mode()[:, :, 0]
+            rows.append(found.float().transpose(0, 1).flatten(1))
+        spread, mean = torch.std_mean(torch.cat(rows, 1), 1)
+        self.mean.copy_(mean)
+        self.spread.copy_(spread.clamp(min=0.1 * spread.max()))  # of what is not used
+
+
+def main() -> None:
+    """Train, and write RESULT once it is whole."""
+    run = arguments(20_000)
+    if (run.out / RESULT).exists():
+        return
+    shown = pool(DRAWINGS, make_tokenizer(), run.device).contents
+    coder = Coder().to(run.device)
+    optimizer = adam(coder, RATE, decay=0.0)
+    training = Training(run, "vae", {"coder": coder}, [(optimizer, RATE)])
+
+    def pictures(side: int = SIDE) -> torch.Tensor:
+        size = run.size(BATCH * SIDE**2 // side**2)
+        rows = torch.randint(0, len(shown.kinds), (size,), device=run.device)
+        return render(shown[rows], side)
+
+    for step in training.steps():
+        with torch.autocast(run.device.type, torch.bfloat16):
+            difference, divergence = coder(pictures(2 * SIDE if step % 8 == 7 else SIDE))
+        loss = difference + DIVERGENCE * divergence
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(coder.parameters(), 1.0)
+        optimizer.step()
+        training.log(difference=difference, divergence=divergence)
+    coder.fit(pictures() for _ in range(NUM_FITTED))
+    new = run.out / f"{RESULT}.new"
+    torch.save(coder.state_dict(), new)
+    new.replace(run.out / RESULT)
+    training.path.unlink()
+
+
+if __name__ == "__main__":
+    main()
