@@ -103,7 +103,7 @@ def test_a_server_told_to_stop_is_not_ready_and_refuses_while_an_answer_goes_on(
         next(lines)
         assert httpx.get(f"{served.url}/ready").status_code == 200
         served.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: httpx.get(f"{served.url}/ready").status_code == 503, within_s=1)
+        wait_until(lambda: httpx.get(f"{served.url}/ready").status_code == 503)
         assert httpx.get(f"{served.url}/ready").json()["error"]["code"] == "stopping"
         refused = httpx.post(url, json=TEXT)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "stopping")
@@ -133,7 +133,8 @@ def test_an_answer_has_all_of_drain_s_and_the_server_ends_soon_after_it(served: 
     assert served.process.wait(10) == 0
 
 
-def test_a_killed_stage_fails_what_needs_it_within_a_second(served: Served) -> None:
+@pytest.mark.parametrize("environment", [{"FAKE_SERVER_START_S": "2"}])
+def test_a_killed_stage_fails_what_needs_it_until_it_is_back(served: Served) -> None:
     (victim,) = [
         int(stage)
         for stage in served.stages
@@ -144,7 +145,7 @@ def test_a_killed_stage_fails_what_needs_it_within_a_second(served: Served) -> N
     url = f"{served.url}/v1/chat/completions"
     with httpx.Client(timeout=5) as client:
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: client.get(f"{served.url}/ready").status_code == 503, within_s=1)
+        wait_until(lambda: client.get(f"{served.url}/ready").status_code == 503)
         assert client.post(url, json=speech).status_code == 503
         assert client.post(url, json=TEXT).status_code == 200
 
@@ -152,7 +153,7 @@ def test_a_killed_stage_fails_what_needs_it_within_a_second(served: Served) -> N
 def test_a_killed_server_takes_its_stages_along(served: Served) -> None:
     served.process.kill()
     served.process.wait()
-    wait_until(lambda: are_gone(served.stages), within_s=2)
+    wait_until(lambda: are_gone(served.stages))
     (abandoned,) = served.folders
     sweep()
     assert not abandoned.exists()

@@ -5,8 +5,7 @@ usual room for decoding. Its stages are fake_stage.py, which imports nothing of 
 FAKE_SERVER_MPS is the server's `--mps`, FAKE_SERVER_LOG its `--log-format`, FAKE_SERVER_LEVEL its
 `--log-level`, FAKE_SERVER_TLS a folder with its cert.pem and key.pem, FAKE_SERVER_PORT its port,
 FAKE_SERVER_DRAIN_S the graph's `drain_s`, FAKE_SERVER_HANG_UP_S how long clients that take nothing
-are waited for. Each stage prints FAKE_SERVER_NOISE warnings before it is ready; FAKE_SERVER_BROKEN
-is a stage that ends then. FAKE_SERVER_PAGE is the port of a page beside the server.
+are waited for, FAKE_SERVER_PAGE the port of a page beside the server.
 """
 
 import os

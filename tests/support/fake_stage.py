@@ -1,7 +1,8 @@
 """A fake stage in a process of its own, of a server of fake_server.py.
 
 Its arguments are the stage's name, the run's folder and its parent's id. It prints
-FAKE_SERVER_NOISE warnings before it is ready; the stage FAKE_SERVER_BROKEN ends then.
+FAKE_SERVER_NOISE warnings before it is ready, which takes FAKE_SERVER_START_S; the stage
+FAKE_SERVER_BROKEN ends then.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ async def be_stage(name: str, directory: Path, parent: int) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     stage.on_stop = stopping.set
+    await asyncio.sleep(float(os.environ.get("FAKE_SERVER_START_S", 0)))
     await stage.start()
     await stopping.wait()
     await stage.stop(0)

@@ -36,7 +36,7 @@ class Served:
         self.folders = set(Path("/dev/shm").glob(f"omnistage-{self.process.pid}-*"))
 
     def _wait_for(self, pattern: str) -> str:
-        for _ in range(1000):
+        for _ in range(6000):  # a minute, on a machine with other work
             found = re.search(pattern, self.log.read_text())
             if found:
                 return found[1]

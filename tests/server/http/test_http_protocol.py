@@ -95,7 +95,7 @@ def test_a_client_that_hangs_up_is_noticed_at_once(
         if half:
             connection.shutdown(socket.SHUT_WR)
             rest(connection)
-    wait_until(lambda: not gateway.do(lambda: gateway.stages.running), within_s=1)
+    wait_until(lambda: not gateway.do(lambda: gateway.stages.running))
 
 
 def test_requests_behind_each_other_are_answered_in_their_order(gateway: RunningGateway) -> None:
