@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
+from support.bridge_configs import bridged_config
 
 from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
-from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.speech.talker_options import generation_config_folder
-from omnistage.stages.vllm.compat import AsyncEngineArgs
 from omnistage.stages.vllm.step.ports import BridgeConfig
 from omnistage.stages.vllm.step.step_schema import StepSchema
 
@@ -26,19 +25,9 @@ def test_compiled_code_is_found_again_at_the_next_start(
     keys = set()
     for run in ("first", "second"):
         bridge = BridgeConfig(StepSchema(TALKER_COLUMNS), ledger=f"/{run}/talker.held")
-        arguments = AsyncEngineArgs(
-            model=str(tiny_checkpoint),
-            skip_tokenizer_init=True,
-            generation_config=str(generation_config_folder(4198)),
-            hf_overrides=talker_config,
-            dtype="float32",
-            max_model_len=256,
-            kv_transfer_config={
-                "kv_connector": "OmnistageConnector",
-                "kv_connector_module_path": "omnistage.stages.vllm.bridge.connector",
-                "kv_role": "kv_both",
-                "kv_connector_extra_config": bridge.to_config(),
-            },
+        folder = str(generation_config_folder(4198))
+        config = bridged_config(
+            tiny_checkpoint, bridge, generation_config=folder, max_model_len=256
         )
-        keys.add(arguments.create_engine_config().compute_hash())
+        keys.add(config.compute_hash())
     assert len(keys) == 1

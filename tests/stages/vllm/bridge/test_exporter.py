@@ -1,11 +1,11 @@
 """Chunks of an edge's sizes, from what each step computed."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from support.pipe_sender import PipeSender
 from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk
@@ -23,27 +23,15 @@ NUM_CODES = 3
 CODES = Export("codes", "frame", "int32")
 
 
-class Sent:
+class Sent(PipeSender):
     """A sender that keeps what it is given."""
 
-    num_requests = 0
-
     def __init__(self) -> None:
+        super().__init__()
         self.chunks: list[Chunk] = []
-        self._ends = os.pipe()
 
     def send(self, chunk: Chunk) -> None:
         self.chunks.append(chunk)
-
-    def credit(self, request_id: str) -> int:
-        return 1
-
-    def fileno(self) -> int:
-        return self._ends[0]
-
-    def close(self) -> None:
-        for end in self._ends:
-            os.close(end)
 
 
 def ints(*values: int) -> Ints:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.bridge_configs import bridged_config
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -23,11 +24,9 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Sender
 from omnistage.stages.messages.edge import Rows, StageTokens
 from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
-from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.vllm.bridge.gate import GatedAsyncScheduler, GatedScheduler
 from omnistage.stages.vllm.bridge.late_rows import ALL
 from omnistage.stages.vllm.bridge.prefill_part import least_part
-from omnistage.stages.vllm.compat import AsyncEngineArgs
 from omnistage.stages.vllm.step.ports import BridgeConfig
 from omnistage.stages.vllm.step.request_options import late_input_options
 from omnistage.stages.vllm.step.step_schema import ColumnLayout, RowInput, StepSchema
@@ -62,23 +61,14 @@ def config(tiny_checkpoint: Path, run_directory: Path, cpu_engine: None) -> Vllm
         feeds=[Port("part.feed", "shm", str(run_directory), {})],
         prefill_part=LEAST,
     )
-    arguments = AsyncEngineArgs(
-        model=str(tiny_checkpoint),
-        skip_tokenizer_init=True,
-        hf_overrides=talker_config,
-        dtype="float32",
+    return bridged_config(
+        tiny_checkpoint,
+        bridge,
         max_model_len=512,
         max_num_seqs=SEATS,
         max_num_batched_tokens=STEP,
         enable_prefix_caching=False,
-        kv_transfer_config={
-            "kv_connector": "OmnistageConnector",
-            "kv_connector_module_path": "omnistage.stages.vllm.bridge.connector",
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": bridge.to_config(),
-        },
     )
-    return arguments.create_engine_config()
 
 
 class Scheduled:

@@ -4,7 +4,6 @@ A row here is a number that only the tokens up to its position give, and so is t
 sampled behind it. So whatever is read, preempted or evicted, it is known which rows must leave.
 """
 
-import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.bridge_configs import bridged_config
+from support.pipe_sender import PipeSender
 from support.waiting import wait_until
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
@@ -29,10 +30,8 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.sender import MAX_BACKLOG_BYTES
-from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.vllm.bridge.exporter import Exporter
 from omnistage.stages.vllm.bridge.worker_half import WorkerHalf
-from omnistage.stages.vllm.compat import AsyncEngineArgs
 from omnistage.stages.vllm.rows.cached_rows import CachedRows
 from omnistage.stages.vllm.rows.row_cache import RowCache, most_replayed, num_slots
 from omnistage.stages.vllm.rows.row_reading import RowReadingAsyncScheduler, RowReadingScheduler
@@ -68,32 +67,21 @@ def answer_to(prompt: Sequence[int], num_tokens: int) -> list[int]:
 def config(tiny_checkpoint: Path, run_directory: Path, cpu_engine: None) -> VllmConfig:
     sinks = [Sink("next", Port("none", "shm", str(run_directory), {}))]
     bridge = BridgeConfig(HIDDEN_STATES, sinks=sinks, row_cache_gib=1)
-    arguments = AsyncEngineArgs(
-        model=str(tiny_checkpoint),
-        skip_tokenizer_init=True,
-        hf_overrides=talker_config,
-        dtype="float32",
+    return bridged_config(
+        tiny_checkpoint,
+        bridge,
         max_model_len=LONGEST,
         max_num_seqs=SEATS,
         max_num_batched_tokens=STEP,
         enable_prefix_caching=True,
-        kv_transfer_config={
-            "kv_connector": "OmnistageConnector",
-            "kv_connector_module_path": "omnistage.stages.vllm.bridge.connector",
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": bridge.to_config(),
-        },
     )
-    return arguments.create_engine_config()
 
 
-class Sent:
+class Sent(PipeSender):
     """A sender that keeps what it is given."""
 
-    num_requests = 0
-
     def __init__(self) -> None:
-        self._ends = os.pipe()
+        super().__init__()
         self.rows: dict[str, list[tuple[int, int]]] = defaultdict(list)  # positions and values
         self.done: set[str] = set()
 
@@ -103,16 +91,6 @@ class Sent:
             pairs = zip(positions.tolist(), values[:, 0].tolist(), strict=True)
             self.rows[chunk.request_id] += pairs
         self.done |= {chunk.request_id} if chunk.last else set()
-
-    def credit(self, request_id: str) -> int:
-        return 1
-
-    def fileno(self) -> int:
-        return self._ends[0]
-
-    def close(self) -> None:
-        for end in self._ends:
-            os.close(end)
 
 
 class Engine:
