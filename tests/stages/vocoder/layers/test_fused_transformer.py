@@ -21,7 +21,7 @@ pytestmark = RUNS_KERNELS
 SIZES: dict[str, Any] = {
     "hidden_size": 96,
     "intermediate_size": 80,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2 if IS_INTERPRETED else 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 32,
@@ -119,7 +119,9 @@ def test_fused_layers_equal_exact_ones_in_any_chunks() -> None:
     ids=str,
 )
 def test_heads_and_windows_of_other_sizes(sizes: dict[str, Any]) -> None:
-    check_chunks(make_net(**sizes), [([0], 1), ([0, 1], 3), ([1, 0], 100), ([0, 1], 2), ([1], 70)])
+    above = sizes["sliding_window"] + 28
+    chunks = [([0], 1), ([0, 1], 3), ([1, 0], above), ([0, 1], 2), ([1], min(above, 70))]
+    check_chunks(make_net(**sizes), chunks)
 
 
 @torch.inference_mode()
@@ -127,8 +129,9 @@ def test_fused_layers_equal_exact_ones_in_random_chunks() -> None:
     generator = torch.Generator().manual_seed(3)
     for seed in range(2):
         window = int(torch.randint(2, 40, (), generator=generator))
-        lengths = torch.randint(1, 50, (6,), generator=generator).tolist()
-        counts = torch.randint(1, 5, (6,), generator=generator).tolist()
+        num_chunks = 4 if IS_INTERPRETED else 6
+        lengths = torch.randint(1, 50, (num_chunks,), generator=generator).tolist()
+        counts = torch.randint(1, 5, (num_chunks,), generator=generator).tolist()
         numbers = [torch.randperm(4, generator=generator)[:count].tolist() for count in counts]
         chunks = list(zip(numbers, lengths, strict=True))
         check_chunks(make_net(sliding_window=window, num_hidden_layers=2), chunks, seed)
