@@ -105,14 +105,30 @@ SHARED: Table = {
 BESIDE: Table = {
     "server": ("app", "serve", "options", "cli"),
     "server/tasks": (
-        *("chat_task", "image_task", "speech_task", "completion", "image_chat", "videos"),
+        *(
+            "chat_task",
+            "image_task",
+            "speech_task",
+            "spoken_chat",
+            "completion",
+            "image_chat",
+            "videos",
+        ),
         *("transcription", "transcription_fields", "transcript", "speech_fields", "utterance"),
         *("embeddings", "tokens", "token_fields", "voice_fields", "commands", "command_fields"),
         *("pieces", "service"),
     ),
     "stages": ("cpu_shim", "dummy_weights"),
     "stages/diffusion": ("stage", "family", "makes", "reference"),
-    "stages/vllm": ("text", "embedding", "engine_stage", "family", "plugin", VERSIONS_OF_VLLM),
+    "stages/vllm": (
+        "text",
+        "embedding",
+        "transcriber",
+        "engine_stage",
+        "family",
+        "plugin",
+        VERSIONS_OF_VLLM,
+    ),
 }
 FIELDS = "server/common/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for

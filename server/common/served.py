@@ -7,6 +7,7 @@ from omnistage.server.common.errors import ApiError
 ENDPOINTS = {
     "audio": "/v1/audio/speech",
     "embedding": "/v1/embeddings",
+    "transcript": "/v1/audio/transcriptions",
     "image": '/v1/images/generations, or modalities ["image"] in a chat',
     "video": "/v1/videos/sync",
 }

@@ -15,7 +15,14 @@ from omnistage.server.runtime.request import GraphRequest, Output
 from omnistage.server.runtime.samples import sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.stage_configs.graph import Deadlines
-from omnistage.stages.messages.to_gateway import Embedding, ImagePixels, OfRequest, Sound, TextDelta
+from omnistage.stages.messages.to_gateway import (
+    Embedding,
+    ImagePixels,
+    OfRequest,
+    Sound,
+    TextDelta,
+    TranscriptDelta,
+)
 
 Item = tuple[StageLink, Chunk[OfRequest]]
 
@@ -156,7 +163,7 @@ class Flight:
     def count(self, link: StageLink, chunk: Chunk[OfRequest]) -> None:
         """Add what an output's chunk from a stage brings; tokens come with the last one."""
         message = chunk.message
-        if isinstance(message, TextDelta) and chunk.last:
+        if isinstance(message, TextDelta | TranscriptDelta) and chunk.last:
             usage = message.chunk.get("usage") or {}
             self.num_tokens_in += usage.get("prompt_tokens") or 0
             self.num_tokens_out += usage.get("completion_tokens") or 0

@@ -63,7 +63,7 @@ class GraphRequest:
 
 @dataclass(frozen=True, slots=True)
 class TextOutput:
-    """One chat completion chunk of the text stage; `last` on its final one."""
+    """A chat completion chunk of an answer or of a transcript; `last` on its final one."""
 
     chunk: Mapping[str, Any]
     last: bool = False
@@ -146,7 +146,7 @@ def output_of(
     link: StageLink, message: to_gateway.Output, tensors: Mapping[str, Tensor], last: bool
 ) -> Output:
     """Read an output's message from a stage, with its tensors."""
-    if isinstance(message, to_gateway.TextDelta):
+    if isinstance(message, to_gateway.TextDelta | to_gateway.TranscriptDelta):
         return TextOutput(message.chunk, last)
     if isinstance(message, to_gateway.Embedding):
         return EmbeddingOutput(message.index, message.num_tokens, tensors["vector"], last)

@@ -34,6 +34,11 @@ class Transcript:
         """Returns whether the client asked for them."""
         return isinstance(self.asked, TranscriptionRequest) and bool(self.asked.include)
 
+    @property
+    def needs_logprobs(self) -> bool:
+        """Returns whether the answer is made of them."""
+        return self.has_logprobs or self.asked.response_format == "verbose_json"
+
     def add(self, chunk: Mapping[str, Any]) -> Body | None:
         """Add one chunk of the chat; its event, if it has text.
 

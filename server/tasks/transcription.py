@@ -1,8 +1,9 @@
-"""The words of an audio file: a chat about it."""
+"""The words of an audio file: by a transcriber if the graph has one, else by a chat about it."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from uuid import uuid4
 
 from omnistage.server.common.errors import ApiError, fields_named
 from omnistage.server.common.served import check_model
@@ -16,15 +17,17 @@ from omnistage.server.tasks.pieces import Answer, Choice, Piece, Text, Usage, st
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.server.tasks.transcript import Body, Transcript
 from omnistage.server.tasks.transcription_fields import AudioRequest
-from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_parts import TRANSCRIPT, takes_speech
+from omnistage.stages.messages.body import Transcribe
+from omnistage.stages.messages.to_stage import Request
 
 WORDS = "messages[0].content[1]"  # behind the audio
 
 
 def check_hears(graph: StageGraph) -> None:
-    """Raise ApiError for a graph whose entry stage takes no audio."""
-    if "text" not in graph.outputs or not KINDS[graph.stages[graph.entry_of("text")].kind].hears:
+    """Raise ApiError for a graph of which no model takes audio."""
+    if not takes_speech(graph):
         raise ApiError(400, "This model does not hear.", code="unsupported_model")
 
 
@@ -71,14 +74,31 @@ async def run_transcription(
     graph = service.runtime.graph
     check_model(fields.model, graph.served_names)
     transcript = Transcript(fields)
+    audio = Medium("file", {"type": "audio_url", "audio_url": {}}, data=fields.file)
     with fields_named(_field_of):
-        request = Translator(graph, (), service.history).request(_chat_of(transcript))
-        audio = Medium("file", {"type": "audio_url", "audio_url": {}}, data=fields.file)
-        request.fields["messages"][0]["content"].insert(0, audio.part)
+        if TRANSCRIPT in graph.outputs:
+            request = _for_transcriber(transcript)
+        else:
+            request = Translator(graph, (), service.history).request(_chat_of(transcript))
+            request.fields["messages"][0]["content"].insert(0, audio.part)
         request, outputs = await send(service, request, caller, [audio])
     assert isinstance(request.media, Incoming), "its audio was loaded"
     transcript.media = request.media
     return RunningTranscript(request, transcript, outputs)
+
+
+def _for_transcriber(transcript: Transcript) -> GraphRequest:
+    """Return the request of a model that transcribes, without the audio."""
+    fields = transcript.asked
+    body = Transcribe(
+        language=fields.only_language,
+        prompt=fields.context,
+        to_english=fields.task == "translate",
+        temperature=fields.temperature,
+        max_tokens=fields.max_completion_tokens,
+        logprobs=transcript.needs_logprobs,
+    )
+    return GraphRequest(f"transcript-{uuid4().hex}", Request(body, [TRANSCRIPT]))
 
 
 def _chat_of(transcript: Transcript) -> ChatRequest:
@@ -89,7 +109,7 @@ def _chat_of(transcript: Transcript) -> ChatRequest:
         messages=[{"role": "user", "content": words}],
         temperature=fields.temperature,
         max_completion_tokens=fields.max_completion_tokens,
-        logprobs=fields.response_format == "verbose_json" or transcript.has_logprobs,
+        logprobs=transcript.needs_logprobs,
     )
 
 

@@ -63,6 +63,16 @@ class AudioRequest(RequestFields):
         """The language of the answer."""
         raise NotImplementedError
 
+    @property
+    def only_language(self) -> str | None:
+        """Returns the language of the audio, if it is given."""
+        return None
+
+    @property
+    def context(self) -> str:
+        """Returns the text that a transcriber has before it."""
+        return self.prompt or ""
+
 
 class TranscriptionRequest(AudioRequest):
     """The transcript of audio in its own language."""
@@ -110,6 +120,19 @@ class TranscriptionRequest(AudioRequest):
         if self.prompt:
             parts.append(f"{STYLE} {self.prompt}")
         return " ".join(parts)
+
+    @property
+    def only_language(self) -> str | None:
+        """Returns the language of the audio; raises ApiError for several, or for two fields."""
+        named = [*([self.language] if self.language else []), *(self.languages or [])]
+        if len({name.lower() for name in named}) > 1:
+            raise unsupported("languages", "languages: with a transcriber, more than one language")
+        return named[0] if named else None
+
+    @property
+    def context(self) -> str:
+        """Returns the words that may be said, and the text before."""
+        return " ".join(filter(None, [", ".join(self.keywords or []), self.prompt]))
 
     @property
     def text_language(self) -> str:

@@ -25,6 +25,7 @@ FIRST_REQUESTS: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "video": ("/v1/videos/sync", {"prompt": "A red circle"}, " -o video.mp4"),
     "embedding": ("/v1/embeddings", {"input": "Hi"}, ""),
 }
+TRANSCRIBE = "/v1/audio/transcriptions -F file=@speech.wav"
 WIDTH = 36  # of the first column
 
 
@@ -93,9 +94,11 @@ class StartReport:
 
     def curl(self, url: str) -> str:
         """Returns a command that asks the server for the first of its outputs."""
-        output = next(one for one in FIRST_REQUESTS if one in self._graph.outputs)
-        path, body, more = FIRST_REQUESTS[output]
         key = ' -H "authorization: Bearer $OMNISTAGE_API_KEY"' if self._needs_key else ""
+        output = next((one for one in FIRST_REQUESTS if one in self._graph.outputs), None)
+        if output is None:
+            return f"curl {url}{TRANSCRIBE}{key}"
+        path, body, more = FIRST_REQUESTS[output]
         head = f"{key} -H 'content-type: application/json'"
         return f"curl {url}{path}{head} -d '{json.dumps(body, separators=(',', ':'))}'{more}"
 

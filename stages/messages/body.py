@@ -46,6 +46,21 @@ class Embed(Body, frozen=True):
     dimensions: int | None = None
 
 
+class Transcribe(Body, frozen=True):
+    """Speech to write down: the request's only medium.
+
+    `prompt`: text that goes before, or words that may be said. `max_tokens`: None for as many as
+    the model's context has room for. `logprobs`: each token comes with its own.
+    """
+
+    language: str | None = None
+    prompt: str = ""
+    to_english: bool = False
+    temperature: float = 0.0
+    max_tokens: int | None = None
+    logprobs: bool = False
+
+
 class VoiceSample(msgspec.Struct, frozen=True):
     """The reference audio of a voice, which is the request's tensor `reference`.
 
@@ -69,4 +84,4 @@ class GivenText(Body, frozen=True):
     is_open: bool = False
 
 
-AnyBody = Chat | Prompt | GivenText | Tokenize | Detokenize | Embed | Draw
+AnyBody = Chat | Prompt | GivenText | Transcribe | Tokenize | Detokenize | Embed | Draw

@@ -146,6 +146,12 @@ class TextDelta(Message, frozen=True):
     chunk: dict[str, Any]
 
 
+class TranscriptDelta(Message, frozen=True):
+    """A piece of a transcript, as a chat completion chunk; the last one has the usage."""
+
+    chunk: dict[str, Any]
+
+
 class Sound(Message, frozen=True):
     """Samples: tensor `pcm`, int16 [n] of mono or [n, 2] of stereo, at the rate of `Ready`.
 
@@ -210,7 +216,7 @@ class InputTokens(Message, frozen=True):
     num_tokens: int
 
 
-Output = TextDelta | Sound | ImagePixels | Step | Embedding | Tokenized
+Output = TextDelta | TranscriptDelta | Sound | ImagePixels | Step | Embedding | Tokenized
 OfItself = Ready | Status | Alive | Compiling | Metrics
 OfRequest = Output | InputTokens | Failed | Marks
 ToGateway = OfItself | CommandResult | OfRequest
@@ -222,6 +228,7 @@ TO_GATEWAY: Messages[ToGateway] = Messages(
     Metrics,
     CommandResult,
     TextDelta,
+    TranscriptDelta,
     Sound,
     ImagePixels,
     Step,
@@ -237,6 +244,8 @@ def output_name(message: Output) -> str:
     """The graph's output that a message belongs to."""
     if isinstance(message, TextDelta):
         return "text"
+    if isinstance(message, TranscriptDelta):
+        return "transcript"
     if isinstance(message, Embedding):
         return "embedding"
     return "audio" if isinstance(message, Sound) else message.output

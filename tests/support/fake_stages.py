@@ -21,6 +21,7 @@ from omnistage.stages.messages.body import (
     Embed,
     GivenText,
     Tokenize,
+    Transcribe,
     WithFields,
 )
 from omnistage.stages.messages.to_gateway import (
@@ -44,11 +45,13 @@ from omnistage.stages.messages.to_gateway import (
     Step,
     TextDelta,
     Tokenized,
+    TranscriptDelta,
 )
 from omnistage.stages.messages.to_stage import (
     TO_STAGE,
     Cancel,
     Command,
+    MediumPiece,
     MoreText,
     Request,
     Stop,
@@ -117,6 +120,7 @@ class FakeGraph:
             raise BlockingIOError("no more processes")
         kinds = {
             "thinker": FakeThinker,
+            "transcriber": FakeTranscriber,
             "talker": FakeTalker,
             "embedding": FakeEmbedding,
             "code2wav": FakeCode2Wav,
@@ -476,6 +480,37 @@ SCRIPTS: dict[str, Callable[[], list[Any]]] = {
         ({"content": ""}, {"finish": "stop"}),
     ],
 }
+
+
+class FakeTranscriber(FakeStage):
+    """Says the words of its prompt, else how long the audio is; the prompt may name a script."""
+
+    async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
+        body = request.body
+        assert isinstance(body, Transcribe)
+        if body.prompt == "refuse":
+            yield self.failure(400, "too long")
+            return
+        if body.prompt == "hang":
+            await asyncio.Event().wait()
+        pieces = [one.message for one in self.seen if one.request_id == request_id]
+        sizes = [
+            tensors["data"].shape[0]
+            for tensors in (one.tensors for one in self.seen if one.request_id == request_id)
+            if "data" in tensors
+        ]
+        assert any(isinstance(piece, MediumPiece) for piece in pieces)
+        text = body.prompt or f"I speak for {sum(sizes) / 16_000:.1f} s"
+        logprobs = {"content": [{"token": text, "bytes": [], "logprob": -0.5}]}
+        choice = {"index": 0, "delta": {"content": text}, "token_ids": [7]}
+        choice |= {"logprobs": logprobs} if body.logprobs else {}
+        yield TranscriptDelta({"choices": [choice]}), {}, False
+        done = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        yield TranscriptDelta({"choices": [done]}), {}, False
+        media = {"multimodal_tokens": {"audio": 4}}
+        usage = {"prompt_tokens": 6, "completion_tokens": 1, "total_tokens": 7}
+        usage |= {"prompt_tokens_details": media}  # type: ignore[dict-item]
+        yield TranscriptDelta({"choices": [], "usage": usage}), {}, True
 
 
 class FakeTalker(FakeStage):

@@ -65,6 +65,7 @@ SAID: list[tuple[Messages[Any], Message]] = [
     (to_gateway.TO_GATEWAY, to_gateway.CommandResult(error=FAILED)),
     (to_gateway.TO_GATEWAY, FAILED),
     (to_gateway.TO_GATEWAY, to_gateway.TextDelta({"choices": [], "usage": {"prompt_tokens": 1}})),
+    (to_gateway.TO_GATEWAY, to_gateway.TranscriptDelta({"choices": [{"delta": {}}]})),
     (to_gateway.TO_GATEWAY, to_gateway.Sound(3)),
     (to_gateway.TO_GATEWAY, to_gateway.ImagePixels("image", 2, True, 5)),
     (to_gateway.TO_GATEWAY, to_gateway.Step("video", 3, 20)),
