@@ -27,6 +27,7 @@ class ModelOffer:
     banner: str = ""  # what the server notes about its model
     notes: tuple[str, ...] = ()
     has_timeline: bool = False
+    chat_outputs: frozenset[str] | None = None  # of its chats, where that is not all
 
     @property
     def is_noise(self) -> bool:
@@ -36,13 +37,14 @@ class ModelOffer:
     @property
     def modes(self) -> list[str]:
         """The choices of a chat's output. A server without a text model sends pictures alone."""
-        return [name for name, outputs in MODES.items() if outputs[-1] in self.outputs]
+        made = self.outputs if self.chat_outputs is None else self.chat_outputs
+        return [name for name, outputs in MODES.items() if outputs[-1] in made]
 
     @property
     def tabs(self) -> frozenset[str]:
         """The tabs that this server can serve."""
         found = {"chat"} if self.modes else set()
-        if "text" in self.outputs:
+        if {"text", "transcript"} & self.outputs:
             found.add("transcription")
         if "audio" in self.outputs:
             found.add("speech")
@@ -64,7 +66,16 @@ async def learn(client: AsyncOpenAI) -> ModelOffer:
     voices, note = await _voices(client) if "audio" in outputs else ((), "")
     notes = (note,) if note else ()
     banner = str(extra.get("note") or "")
-    return ModelOffer(card.id, outputs, voices, banner, notes, has_timeline=card.owned_by == OURS)
+    chats = extra.get("chat_modalities")
+    return ModelOffer(
+        card.id,
+        outputs,
+        voices,
+        banner,
+        notes,
+        has_timeline=card.owned_by == OURS,
+        chat_outputs=None if chats is None else frozenset(chats),
+    )
 
 
 async def _voices(client: AsyncOpenAI) -> tuple[tuple[str, ...], str]:

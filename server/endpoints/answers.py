@@ -11,6 +11,8 @@ CLOSED = ConfigDict(extra="forbid")  # no other keys
 class Model(TypedDict):
     """A model that is served: what its graph makes, and in `note` what the graph leaves out.
 
+    `chat_modalities`: what its chats are answered with, where other parts of the graph make more.
+
     `root` and `parent` are a LoRA adapter's: its folder and its model.
     """
 
@@ -18,7 +20,8 @@ class Model(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
-    output_modalities: list[Literal["text", "audio", "image", "video", "embedding"]]
+    output_modalities: list[Literal["text", "audio", "transcript", "image", "video", "embedding"]]
+    chat_modalities: NotRequired[list[str]]
     max_model_len: NotRequired[int | None]
     note: NotRequired[str]
     root: NotRequired[str]

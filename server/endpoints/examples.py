@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_parts import chat_outputs
 
 RED_SQUARE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAALUlEQVR4nGO8IyLHQEvARF"
@@ -32,7 +33,7 @@ def chat_examples(graph: StageGraph) -> Mapping[str, Any]:
             "stream_options": {"include_usage": True},
         },
     }
-    if "audio" in graph.outputs:  # an omni model: it sees too
+    if "audio" in chat_outputs(graph):  # an omni model: it sees too
         spoken = {"modalities": ["text", "audio"], "audio": {"format": "wav"}}
         examples["speech"] = {**asked, "messages": hello, **spoken}
         examples["a picture"] = {**asked, "messages": [{"role": "user", "content": parts}]}

@@ -13,6 +13,7 @@ from omnistage.server.http.openapi import described
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.tasks.tokens import OF_TOKENIZERS
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_parts import chat_outputs
 from omnistage.stage_configs.random_weights import note_of
 from omnistage.stages.messages.to_gateway import Lora
 
@@ -66,5 +67,8 @@ def card_of(graph: StageGraph, name: str) -> Mapping[str, Any]:
         "owned_by": "omnistage",
         "output_modalities": list(graph.outputs),
     }
+    chats = chat_outputs(graph)
+    if chats and chats != list(graph.outputs):
+        card["chat_modalities"] = chats
     note = note_of(graph)
     return {**card, "note": note} if note else card

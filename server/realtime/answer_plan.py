@@ -50,15 +50,18 @@ class AnswerPlan:
         """Yield what the model makes, its audio in the format of the answer; raises ApiError."""
         output = self.settings.audio.output
         make_encoder = partial(output_encoder, output.format.type, output.speed)
-        return flow.outputs(self.body, make_encoder)
+        return flow.outputs(partial(self.body, flow.hears), make_encoder)
 
-    def body(self) -> Body:
-        """Return the chat; takes a while with audio. Raises ApiError."""
+    def body(self, hears: bool) -> Body:
+        """Return the chat; takes a while with audio. Raises ApiError.
+
+        `hears`: its model takes audio; another gets what was said.
+        """
         settings = self.settings
         is_spoken = settings.output_modalities == ["audio"]
         body = {
             "model": self.model,
-            "messages": messages_of(self.items, settings.instructions),
+            "messages": messages_of(self.items, settings.instructions, hears),
             "modalities": settings.chat_outputs,
             "stream": True,
             "stream_options": USAGE,

@@ -24,8 +24,10 @@ from omnistage.server.realtime.settings import (
     Settings,
     TranscriptionSettings,
 )
+from omnistage.server.realtime.transcripts import Transcripts
 from omnistage.server.realtime.updates import response_settings
 from omnistage.server.runtime.request import AudioOutput, Output, TextOutput
+from omnistage.stage_configs.graph_parts import session_outputs
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +46,12 @@ class RealtimeAnswer:
         response: Response,
         common: Common,
         plan: AnswerPlan,
+        transcripts: Transcripts,
         truncation: ContextTruncation | None = None,
         held: HeldChat | None = None,
     ) -> None:
         self.response = response
+        self._transcripts = transcripts
         self._plan = plan
         self._held = held  # made ahead
         self._truncation = truncation  # of the conversation, if it is too long
@@ -105,6 +109,8 @@ class RealtimeAnswer:
         if self._truncation is not None and self._truncation.fit():
             self._leave_out()
         async with due_at(state.due_at):
+            if not self._common.flow.hears:
+                await self._transcripts.write_down(self._plan.items)
             while True:
                 try:
                     await self._make(state)
@@ -169,7 +175,11 @@ class Answers:
     """The responses of one session, and the one that it owes to a turn."""
 
     def __init__(
-        self, common: Common, settings: Callable[[], Settings], tell_error: Refuse
+        self,
+        common: Common,
+        settings: Callable[[], Settings],
+        tell_error: Refuse,
+        transcripts: Transcripts,
     ) -> None:
         self.active: RealtimeAnswer | None = None  # of the conversation
         self.on_end: Callable[[Response], None] = lambda _: None
@@ -178,6 +188,7 @@ class Answers:
         self._settings = settings
         self._tell_error = tell_error
         self._ahead = AnswerAhead(common)
+        self._transcripts = transcripts
         self._out_of_band: dict[str, RealtimeAnswer] = {}
         self._is_owed = False
         self._rates = TokenRates()
@@ -213,7 +224,7 @@ class Answers:
             about = (session, settings, common.flow.runtime)
             truncation = ContextTruncation(common.conversation, self._rates, *about)
         held = None if is_out_of_band else self._ahead.take(plan)
-        answer = RealtimeAnswer(response, common, plan, truncation, held)
+        answer = RealtimeAnswer(response, common, plan, self._transcripts, truncation, held)
         if is_out_of_band:
             self._out_of_band[response.id] = answer
         else:
@@ -228,13 +239,18 @@ class Answers:
         settings = response_settings(session, given)
         flow = self._common.flow
         for modality in settings.output_modalities:
-            check_makes(modality, flow.runtime.graph.outputs, modality)
+            check_makes(modality, session_outputs(flow.runtime.graph), modality)
         voice = settings.audio.output.voice
         speaker = flow.speaker_of(voice, "response.audio.output.voice")
         return AnswerPlan.of(settings, session.model, speaker, items)
 
     def begin_ahead(self, item: Item) -> None:
-        """Begin the answer to an item that may be the next, in secret."""
+        """Begin the answer to an item that may be the next, in secret.
+
+        One to words alone waits for the transcript: it is not begun.
+        """
+        if not self._common.flow.hears:
+            return
         session = self._settings()
         is_free = self.active is None or self.active.is_over
         if not is_free or self._is_owed or not isinstance(session, RealtimeSettings):

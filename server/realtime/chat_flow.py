@@ -10,12 +10,15 @@ from omnistage.server.common.fields import parse
 from omnistage.server.media.audio.encoder import MakeEncoder
 from omnistage.server.media.audio.encoding import encoded
 from omnistage.server.media.medium import Medium
-from omnistage.server.runtime.request import Output
+from omnistage.server.runtime.request import Output, Outputs
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.tasks.chat.schema import ChatRequest
 from omnistage.server.tasks.chat.translate import known_speaker
 from omnistage.server.tasks.chat_task import run_chat
 from omnistage.server.tasks.service import LocalCaller, Service
+from omnistage.server.tasks.speech.choice import DEFAULT
+from omnistage.server.tasks.spoken_chat import run_spoken_chat
+from omnistage.stage_configs.graph_parts import chat_hears, has_speech_apart
 
 Body = Mapping[str, Any]
 
@@ -51,6 +54,11 @@ class ChatFlow:
         """The graph that answers."""
         return self.service.runtime
 
+    @property
+    def hears(self) -> bool:
+        """Returns whether the model that answers takes audio; another gets what was said."""
+        return chat_hears(self.runtime.graph)
+
     def speaker_of(self, voice: str, place: str) -> str | None:
         """Return the speaker of a voice, None for the model's own; ApiError for an unknown one."""
         speakers = self.runtime.fleet.voices
@@ -66,11 +74,25 @@ class ChatFlow:
         """Yield what a chat makes, its audio encoded; its body may take a while. ApiError."""
         with ExitStack() as until:
             caller = LocalCaller(until, self.threads)
-            chat = await caller.compute(lambda: parse(ChatRequest, make_body()))
-            running = await run_chat(self.service, chat, caller)
-            async with aclosing(encoded(running.outputs, make_encoder)) as outputs:
+            made = await self._begun(make_body, caller)
+            async with aclosing(encoded(made, make_encoder)) as outputs:
                 async for output in outputs:
                     yield output
+
+    async def _begun(self, make_body: Callable[[], Body], caller: LocalCaller) -> Outputs:
+        def parsed() -> tuple[ChatRequest, str | None]:
+            body = {**make_body()}
+            voice = None
+            if is_apart and "audio" in body["modalities"]:
+                voice = (body.pop("audio", None) or {}).get("voice", DEFAULT)
+                body["modalities"] = ["text"]
+            return parse(ChatRequest, body), voice
+
+        is_apart = has_speech_apart(self.runtime.graph)
+        chat, voice = await caller.compute(parsed)
+        if voice is not None:
+            return await run_spoken_chat(self.service, chat, voice, caller)
+        return (await run_chat(self.service, chat, caller)).outputs
 
     async def check_images(self, parts: Sequence[dict[str, Any]], place: str) -> None:
         """Read the images of a chat's parts, which then have them as stages read them; ApiError."""

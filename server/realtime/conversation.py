@@ -155,9 +155,14 @@ class Conversation:
         return next(place for place, item in enumerate(self._items) if item.id == item_id)
 
 
-def messages_of(items: Iterable[Item], instructions: str) -> Sequence[dict[str, Any]]:
-    """Return items as the messages of a chat, behind instructions; takes a while with audio."""
+def messages_of(
+    items: Iterable[Item], instructions: str, hears: bool = True
+) -> Sequence[dict[str, Any]]:
+    """Return items as the messages of a chat, behind instructions; takes a while with audio.
+
+    `hears`: the model takes audio; another gets what was said.
+    """
     messages = Messages(instructions or None, Places())
-    chats = [made for item in items if (made := item.to_chat()) is not None]
+    chats = [made for item in items if (made := item.to_chat(hears)) is not None]
     messages.add_all(chats, "input", is_listed=True)
     return messages.messages or [{"role": "user", "content": ""}]

@@ -116,11 +116,14 @@ class Part:
             return self.spoken.words
         return self.text or self.transcript or ""
 
-    def to_chat(self) -> Json | None:
-        """Return it as a chat's part; None if there is nothing in it. Takes a while with audio."""
+    def to_chat(self, hears: bool) -> Json | None:
+        """Return it as a chat's part; None if there is nothing in it. Takes a while with audio.
+
+        `hears`: the model takes audio; another gets what was said.
+        """
         if self.image is not None:
             return {"type": "image_url", "image_url": dict(self.image["image_url"])}
-        if self.sound is not None and self.sound.data:
+        if hears and self.sound is not None and self.sound.data:
             data = base64.b64encode(self.sound.to_wav()).decode("ascii")
             return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
         return {"type": "text", "text": self.words} if self.words else None
@@ -160,8 +163,11 @@ class Item:
             return {**head, **call}
         return {**head, "call_id": self.call_id, "output": self.text}
 
-    def to_chat(self) -> Json | None:
-        """Return it as an item of a response's input; None if there is nothing in it."""
+    def to_chat(self, hears: bool) -> Json | None:
+        """Return it as an item of a response's input; None if there is nothing in it.
+
+        `hears`: as for its parts.
+        """
         if self.type == "function_call":
             if self.status != "completed":  # its arguments are cut
                 return None
@@ -169,7 +175,7 @@ class Item:
             return {"type": self.type, **call}
         if self.type == "function_call_output":
             return {"type": self.type, "call_id": self.call_id, "output": self.text}
-        content = [made for part in self.content if (made := part.to_chat()) is not None]
+        content = [made for part in self.content if (made := part.to_chat(hears)) is not None]
         if not content:
             return None
         return {"type": "message", "role": self.role, "content": content}

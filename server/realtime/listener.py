@@ -35,12 +35,13 @@ class Listener:
         settings: Callable[[], Settings],
         make_detector: MakeDetector,
         answers: Answers,
+        transcripts: Transcripts,
     ) -> None:
         self._common = common
         self._settings = settings
         self._answers = answers
         self._hearing = Hearing(make_detector)
-        self._transcripts = Transcripts(common)
+        self._transcripts = transcripts
         self._item_id: str | None = None  # of the turn that goes on
         self._idle: asyncio.TimerHandle | None = None
         answers.on_end = self._wait_for_speech
@@ -132,12 +133,15 @@ class Listener:
         return item
 
     def _transcribe(self, item: Item, answer: RealtimeAnswer | None) -> None:
-        """Transcribe what was said if the session is to, after its answer has begun."""
+        """Transcribe what was said if the session is to, after its answer has begun.
+
+        An answer to words alone is made of the transcript, which comes first.
+        """
         settings = self._settings()
         chosen = transcription_of(settings)
         if chosen is not None:
             has_logprobs = LOGPROBS in (settings.include or ())
-            after = None if answer is None else answer.begun
+            after = answer.begun if answer is not None and self._common.flow.hears else None
             self._transcripts.add(TranscriptionJob(item, chosen, has_logprobs, after))
 
     # Silence

@@ -22,6 +22,7 @@ from omnistage.server.realtime.items import Item, Json, item_of
 from omnistage.server.realtime.listener import Listener
 from omnistage.server.realtime.settings import Settings, session_object
 from omnistage.server.realtime.starting import check_settings
+from omnistage.server.realtime.transcripts import Transcripts
 from omnistage.server.realtime.updates import updated
 from omnistage.server.tasks.transcription import check_hears
 
@@ -63,9 +64,10 @@ class RealtimeSession:
             self._conversation,
             new_id("conv"),
         )
-        self._answers = Answers(common, lambda: self._settings, self.tell_error)
+        transcripts = Transcripts(common)
+        self._answers = Answers(common, lambda: self._settings, self.tell_error, transcripts)
         self._listener = Listener(
-            common, lambda: self._settings, services.make_detector, self._answers
+            common, lambda: self._settings, services.make_detector, self._answers, transcripts
         )
 
     def begin(self) -> None:

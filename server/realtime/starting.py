@@ -11,18 +11,20 @@ from omnistage.server.realtime.settings import (
     TranscriptionSettings,
 )
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.tasks.transcription import check_hears
+from omnistage.stage_configs.graph_parts import session_outputs
 
 Kind = Literal["realtime", "transcription"]
 
 
 def default_settings(runtime: Runtime, kind: Kind, model: str | None = None) -> Settings:
     """Return the settings of a session of which nothing is known; ApiError for another model."""
-    outputs = runtime.graph.outputs
-    check_makes("text", outputs, "text")
     if kind == "transcription":
+        check_hears(runtime.graph)
         return TranscriptionSettings()
+    check_makes("text", runtime.graph.outputs, "text")
     _check_model(runtime, model)
-    modality: Modality = "audio" if "audio" in outputs else "text"
+    modality: Modality = "audio" if "audio" in session_outputs(runtime.graph) else "text"
     return RealtimeSettings(model=model, output_modalities=[modality])
 
 
@@ -32,7 +34,7 @@ def check_settings(flow: ChatFlow, settings: Settings) -> None:
         return
     _check_model(flow.runtime, settings.model)
     for modality in settings.output_modalities:
-        check_makes(modality, flow.runtime.graph.outputs, modality)
+        check_makes(modality, session_outputs(flow.runtime.graph), modality)
     flow.speaker_of(settings.audio.output.voice, "session.audio.output.voice")
 
 

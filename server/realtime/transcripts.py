@@ -1,10 +1,11 @@
-"""Transcripts of what the user said, one of each item, made beside the answers."""
+"""Transcripts of what the user said, one of each item: beside the answers, or before them."""
 
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterable
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omnistage.server.common.deadline import due_at
 from omnistage.server.common.errors import ApiError, internal_error
@@ -23,14 +24,23 @@ MAX_WAITING = 8
 EVENT = "conversation.item.input_audio_transcription"
 
 
+def _future() -> "asyncio.Future[ApiError | None]":
+    return asyncio.get_running_loop().create_future()
+
+
 @dataclass(frozen=True, slots=True)
 class TranscriptionJob:
-    """An item to be transcribed, after an answer has begun if there is one."""
+    """An item to be transcribed, after an answer has begun if there is one.
+
+    `is_told`: its client gets the transcript.
+    """
 
     item: Item
     settings: Transcription
     has_logprobs: bool
     after: asyncio.Event | None
+    is_told: bool = True
+    done: asyncio.Future[ApiError | None] = field(default_factory=_future)
 
 
 class Transcripts:
@@ -40,13 +50,31 @@ class Transcripts:
         self._common = common
         self._waiting: deque[TranscriptionJob] = deque()
         self._running: asyncio.Task[None] | None = None
+        self._jobs: dict[str, TranscriptionJob] = {}  # that have not ended, by their items
 
     def add(self, job: TranscriptionJob) -> None:
         """Transcribe an item; it fails at once if too many wait."""
         if len(self._waiting) >= MAX_WAITING:
             message = f"More than {MAX_WAITING} items wait to be transcribed."
-            self._fail(job.item, ApiError(429, message, code="too_many_transcripts"))
+            self._end(job, ApiError(429, message, code="too_many_transcripts"))
             return
+        self._begin(job)
+
+    async def write_down(self, items: Iterable[Item]) -> None:
+        """Return once all that was said in items is there in words; raises ApiError."""
+        for item in items:
+            if item.sound is None or item.content[0].transcript is not None:
+                continue
+            job = self._jobs.get(item.id)
+            if job is None:
+                job = TranscriptionJob(item, Transcription(), False, None, is_told=False)
+                self._begin(job)
+            error = await asyncio.shield(job.done)
+            if error is not None:
+                raise error
+
+    def _begin(self, job: TranscriptionJob) -> None:
+        self._jobs[job.item.id] = job
         self._waiting.append(job)
         if self._running is None or self._running.done():
             self._running = self._common.tasks.begin(self._run_all())
@@ -61,10 +89,12 @@ class Transcripts:
             except ClientTooSlow:
                 raise
             except ApiError as error:
-                self._fail(job.item, error)
+                self._end(job, error)
             except Exception:
                 logger.exception("a transcript failed")
-                self._fail(job.item, internal_error())
+                self._end(job, internal_error())
+            else:
+                self._end(job, None)
 
     async def _run(self, job: TranscriptionJob) -> None:
         part = job.item.content[0]
@@ -78,19 +108,23 @@ class Transcripts:
                 async with aclosing(running.events()) as events:
                     async for event in events:
                         del event["type"]
-                        self._tell_of(job.item, "delta", event)
+                        self._tell_of(job, "delta", event)
         whole = running.transcript.done
         part.transcript = whole.pop("text")
         del whole["type"]
-        self._tell_of(job.item, "completed", {"transcript": part.transcript, **whole})
+        self._tell_of(job, "completed", {"transcript": part.transcript, **whole})
 
-    def _fail(self, item: Item, error: ApiError) -> None:
-        told = {"type": error.type, "code": error.code or error.type, "message": error.message}
-        self._tell_of(item, "failed", {"error": told})
+    def _end(self, job: TranscriptionJob, error: ApiError | None) -> None:
+        """Tell of a failure, and let go on who waits for the words."""
+        self._jobs.pop(job.item.id, None)
+        job.done.set_result(error)
+        if error is not None:
+            told = {"type": error.type, "code": error.code or error.type, "message": error.message}
+            self._tell_of(job, "failed", {"error": told})
 
-    def _tell_of(self, item: Item, step: str, more: Json) -> None:
-        if item.id in self._common.conversation:
-            about = {"item_id": item.id, "content_index": 0}
+    def _tell_of(self, job: TranscriptionJob, step: str, more: Json) -> None:
+        if job.is_told and job.item.id in self._common.conversation:
+            about = {"item_id": job.item.id, "content_index": 0}
             self._common.tell({"type": f"{EVENT}.{step}", **about, **more})
 
 

@@ -32,8 +32,8 @@ from omnistage.server.tasks.speech.continuous import spoken
 from omnistage.server.tasks.speech.requests import SpeechUsage, pieces_of_request, with_reference
 from omnistage.server.tasks.speech.stored_voices import StoredVoices
 from omnistage.server.tasks.speech_fields import MAX_TEXT, SpeechRequest
-from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_parts import reads_out
 from omnistage.stages.messages.body import GivenText
 from omnistage.stages.messages.to_gateway import Speech
 from omnistage.stages.messages.to_stage import Request
@@ -46,13 +46,13 @@ USUAL_INSTRUCTIONS = 400  # characters
 
 def outputs_of(graph: StageGraph) -> tuple[str, ...]:
     """Returns what a spoken text wants of a graph that speaks one; raises ApiError for another."""
-    if (
-        "audio" not in graph.outputs
-        or not KINDS[graph.stages[graph.entry_of("audio")].kind].reads_out
-    ):
+    if not reads_out(graph):
         message = "This model does not speak a given text."
         raise ApiError(400, message, code="unsupported_model")
-    return tuple(output for output in OUTPUTS if output in graph.outputs)
+    entry = graph.entry_of("audio")
+    return tuple(
+        output for output in OUTPUTS if output in graph.outputs and graph.entry_of(output) == entry
+    )
 
 
 def speech_of(runtime: Runtime) -> Speech:

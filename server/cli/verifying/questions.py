@@ -14,6 +14,7 @@ from PIL import Image
 
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph, StageSpec
+from omnistage.stage_configs.graph_parts import chat_outputs
 from omnistage.stages.messages.to_reference import Task
 
 MAX_TOKENS, MAX_FRAMES = 24, 40
@@ -73,7 +74,7 @@ def _chats(graph: StageGraph, *, hears: bool, sees_videos: bool) -> Iterator[Que
         yield _chat("audio in", "What do you hear?", audio)
     if sees_videos:
         yield _chat("video in", "What happens?", film)
-    if "audio" in graph.outputs:
+    if "audio" in chat_outputs(graph):
         own = greedy_stages(graph, "audio", "text")
         yield _chat("speech out", TEXT, stages=own)
         if hears:

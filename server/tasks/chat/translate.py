@@ -18,6 +18,7 @@ from omnistage.server.tasks.chat.schema import DONE, ChatRequest
 from omnistage.server.tasks.chat.tools import checked_tools
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_parts import chat_outputs
 from omnistage.stage_configs.sampling import StageParameters, with_defaults
 from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.to_stage import Parameter, Request
@@ -83,14 +84,15 @@ class Translator:
             check_makes("text", self.graph.outputs, "text")
         wanted = {"text"} if chat.modalities is None else set(chat.modalities)
         draws = "image" in self.graph.outputs and "text" in self.graph.waits_for("image")
+        made = chat_outputs(self.graph)
         choices: list[tuple[str, ...]] = [*MODALITIES, *(WITH_IMAGE if draws else ())]
         if wanted not in map(set, choices):
             raise invalid("modalities", f"must be {' or '.join(map(json.dumps, choices))}")
         if wanted == {"audio"}:
             wanted = {"text", "audio"}  # the words are made, and not sent
         for name in sorted(wanted):
-            if name not in self.graph.outputs:
-                makes = made_by(self.graph.outputs)
+            if name not in made:
+                makes = made_by(made or self.graph.outputs)
                 raise invalid("modalities", f"asks for {name}; this model makes {makes}")
         if chat.audio is not None and chat.audio.format not in CHAT_FORMATS:
             raise invalid("audio.format", f"must be one of {', '.join(CHAT_FORMATS)}")

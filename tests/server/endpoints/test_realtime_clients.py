@@ -9,7 +9,8 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
-from support.gateway import MODEL, RunningGateway
+from support.cascade import CASCADE, SPEECH
+from support.gateway import MODEL, RunningGateway, running_gateway
 from support.realtime import Talk, silence, talking, tone
 
 from omnistage.server.endpoints import realtime
@@ -29,9 +30,22 @@ def user(text: str) -> Any:
     return {"type": "message", "role": "user", "content": content}
 
 
+@pytest.fixture(params=["omni", "cascade"], scope="module")
+def either(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningGateway]:
+    """One model that hears and speaks, or three that no edge joins."""
+    if request.param == "omni":
+        yield request.getfixturevalue("gateway")
+        return
+    with running_gateway(tmp_path_factory.mktemp("cascade"), CASCADE, speech=SPEECH) as running:
+        yield running
+
+
 async def test_openais_sdk_talks_and_every_event_is_one_of_its_classes(
-    gateway: RunningGateway,
+    either: RunningGateway,
 ) -> None:
+    gateway = either
     client = AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none")
     kinds: list[str] = []
     async with client.realtime.connect(model=MODEL) as connection:
