@@ -107,7 +107,8 @@ class SessionBounds:
 
     A session ends after `length_s`, and after `idle_s` without an event while nothing is answered.
     Its items take at most `max_bytes`. Answers begin before the end of a turn while the server has
-    fewer requests than `answer_ahead`.
+    fewer requests than `answer_ahead`, and histories are read ahead while it has fewer than
+    `history_ahead`.
     """
 
     max_sessions: Annotated[
@@ -168,6 +169,16 @@ class SessionBounds:
             "while a turn may end; 0: never.",
         ),
     ] = 8
+    history_ahead: Annotated[
+        int,
+        typer.Option(
+            "--history-ahead",
+            rich_help_panel=LIMITS,
+            min=0,
+            help="With fewer requests in the server, what has changed in a session of /v1/realtime "
+            "is read before its next answer; 0: never.",
+        ),
+    ] = 16
 
 
 DEFAULT_BOUNDS = SessionBounds()

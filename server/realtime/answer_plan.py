@@ -42,6 +42,30 @@ class AnswerPlan:
         ours = (self.settings, self.model, self.speaker, self.revisions)
         return ours == (other.settings, other.model, other.speaker, other.revisions)
 
+    @property
+    def prompt(self) -> tuple[Any, ...]:
+        """Return what the prompt is made of, but for what says how it is answered."""
+        settings = self.settings
+        tools = (settings.tools, settings.tool_choice)
+        return self.model, self.is_spoken, settings.instructions, tools, self.revisions
+
+    @property
+    def is_spoken(self) -> bool:
+        """Return whether the answer is spoken."""
+        return self.settings.output_modalities == ["audio"]
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to be read."""
+        return not (self.items or self.settings.instructions or self.settings.tools)
+
+    async def read(self, flow: ChatFlow) -> None:
+        """Have the model read the prompt, and say nothing of it; raises ApiError."""
+        await flow.read(self._body_to_read, self.is_spoken)
+
+    def _body_to_read(self) -> Body:
+        return {**self.body(hears=True), "modalities": ["text"], "max_completion_tokens": 1}
+
     def keeping(self, items: Sequence[Item]) -> "AnswerPlan":
         """Return the plan of fewer items."""
         return replace(self, items=items, revisions=tuple(item.revision for item in items))
@@ -58,7 +82,6 @@ class AnswerPlan:
         `hears`: its model takes audio; another gets what was said.
         """
         settings = self.settings
-        is_spoken = settings.output_modalities == ["audio"]
         body = {
             "model": self.model,
             "messages": messages_of(self.items, settings.instructions, hears),
@@ -69,7 +92,7 @@ class AnswerPlan:
             "parallel_tool_calls": settings.parallel_tool_calls,
             **chat_tools(enumerate(settings.tools), settings.tool_choice),
         }
-        if is_spoken and self.speaker is not None:
+        if self.is_spoken and self.speaker is not None:
             body["audio"] = {"voice": self.speaker, "format": "wav"}
         if settings.max_output_tokens != "inf":
             body["max_completion_tokens"] = settings.max_output_tokens

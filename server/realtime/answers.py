@@ -14,6 +14,7 @@ from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState
 from omnistage.server.realtime.ahead.answer_ahead import AnswerAhead
 from omnistage.server.realtime.ahead.held_chat import HeldChat
+from omnistage.server.realtime.ahead.history_ahead import HistoryAhead
 from omnistage.server.realtime.answer_plan import AnswerPlan
 from omnistage.server.realtime.common import Common
 from omnistage.server.realtime.context import ContextTruncation, TokenRates
@@ -57,6 +58,7 @@ class RealtimeAnswer:
         self._truncation = truncation  # of the conversation, if it is too long
         self._common = common
         self._task: asyncio.Task[None] | None = None
+        self.is_complete = False  # it has ended as the model ended it
         self.begun = asyncio.Event()  # its first words or sound have left, or it has ended
 
     @property
@@ -101,6 +103,7 @@ class RealtimeAnswer:
                 response.fail(internal_error())
         else:
             response.complete()
+            self.is_complete = True
 
     async def _answer(self, state: RequestState) -> None:
         """Answer; a conversation that is too long is shortened as the session says."""
@@ -189,6 +192,7 @@ class Answers:
         self._tell_error = tell_error
         self._ahead = AnswerAhead(common)
         self._transcripts = transcripts
+        self.history = HistoryAhead(common, self._history_plan)
         self._out_of_band: dict[str, RealtimeAnswer] = {}
         self._is_owed = False
         self._rates = TokenRates()
@@ -224,6 +228,8 @@ class Answers:
             about = (session, settings, common.flow.runtime)
             truncation = ContextTruncation(common.conversation, self._rates, *about)
         held = None if is_out_of_band else self._ahead.take(plan)
+        if not is_out_of_band:
+            self.history.stop()
         answer = RealtimeAnswer(response, common, plan, self._transcripts, truncation, held)
         if is_out_of_band:
             self._out_of_band[response.id] = answer
@@ -245,21 +251,29 @@ class Answers:
         return AnswerPlan.of(settings, session.model, speaker, items)
 
     def begin_ahead(self, item: Item) -> None:
-        """Begin the answer to an item that may be the next, in secret.
+        """Begin the answer to an item that may be the next, in secret."""
+        plan = self._free_plan([item])
+        if plan is not None:
+            self._ahead.begin(item.id, plan)
 
-        One to words alone waits for the transcript: it is not begun.
+    def _history_plan(self) -> AnswerPlan | None:
+        return self._free_plan([])
+
+    def _free_plan(self, more: Sequence[Item]) -> AnswerPlan | None:
+        """Return the plan of the next answer; None while there is one, or if there will be none.
+
+        One to words alone waits for transcripts: nothing of it is begun.
         """
         if not self._common.flow.hears:
-            return
+            return None
         session = self._settings()
         is_free = self.active is None or self.active.is_over
         if not is_free or self._is_owed or not isinstance(session, RealtimeSettings):
-            return
+            return None
         try:
-            plan = self._plan(session, {}, [*self._common.conversation.context, item])
-        except ApiError:  # it is reported once the turn has ended
-            return
-        self._ahead.begin(item.id, plan)
+            return self._plan(session, {}, [*self._common.conversation.context, *more])
+        except ApiError:  # it is reported by the answer
+            return None
 
     def drop_ahead(self) -> None:
         """Cancel the answer that was begun in secret: what it answers has changed."""
@@ -269,6 +283,8 @@ class Answers:
         self._out_of_band.pop(answer.response.id, None)
         if self.active is answer:
             self.active = None
+            if answer.is_complete:
+                self.history.note_read()
             self.on_end(answer.response)
         self._pay()
 

@@ -94,6 +94,16 @@ class ChatFlow:
             return await run_spoken_chat(self.service, chat, voice, caller)
         return (await run_chat(self.service, chat, caller)).outputs
 
+    async def read(self, make_body: Callable[[], Body], keeps_rows: bool) -> None:
+        """Have a chat's prompt read for those that go on with it; raises ApiError."""
+        with ExitStack() as until:
+            caller = LocalCaller(until, self.threads)
+            chat = await caller.compute(lambda: parse(ChatRequest, make_body()))
+            running = await run_chat(self.service, chat, caller, keeps_rows=keeps_rows)
+            async with aclosing(running.outputs) as outputs:
+                async for _ in outputs:
+                    pass
+
     async def check_images(self, parts: Sequence[dict[str, Any]], place: str) -> None:
         """Read the images of a chat's parts, which then have them as stages read them; ApiError."""
         await self.service.media.load_all([Medium.of_part(part, place) for part in parts])

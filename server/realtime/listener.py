@@ -80,6 +80,7 @@ class Listener:
         self._common.tell({"type": "input_audio_buffer.speech_started", **about})
         if interrupted is not None:
             interrupted.cancel("turn_detected")
+        self._answers.history.read_soon()
 
     def _answer_ahead(self, paused: TurnPaused) -> None:
         """Begin the answer that a turn will get if it has ended here."""
@@ -130,6 +131,7 @@ class Listener:
         about = {"item_id": item.id, "previous_item_id": previous}
         self._common.tell({"type": "input_audio_buffer.committed", **about})
         self._common.tell_added(item, previous)
+        self._answers.history.read_soon()
         return item
 
     def _transcribe(self, item: Item, answer: RealtimeAnswer | None) -> None:

@@ -78,11 +78,13 @@ class RealtimeSession:
         """End what is under way; nothing is told, and nothing begins."""
         self._listener.stop_waiting()
         self._answers.drop_ahead()
+        self._answers.history.stop()
         await self.tasks.close()
 
     async def finish(self) -> None:
         """Return when all that was reported to the client is done."""
         self._answers.drop_ahead()
+        self._answers.history.stop()
         await self.tasks.finish()
 
     async def handle(self, given: Mapping[str, Any]) -> None:
@@ -102,11 +104,13 @@ class RealtimeSession:
                 item = await self._item(event.item, "item")
                 previous = self._conversation.add(item, event.previous_item_id)
                 self._common.tell_added(item, previous)
+                self._answers.history.read_soon()
             case events.ItemRetrieve():
                 await self._retrieve(event.item_id)
             case events.ItemDelete():
                 self._conversation.delete(event.item_id)
                 self._tell({"type": "conversation.item.deleted", "item_id": event.item_id})
+                self._answers.history.read_soon()
             case events.ItemTruncate():
                 self._truncate(event)
             case events.ResponseCreate():
@@ -133,6 +137,7 @@ class RealtimeSession:
         self._settings = settings
         self._listener.configure()
         self._tell({"type": "session.updated", "session": self._object})
+        self._answers.history.read_soon()
 
     # Items
 
@@ -159,6 +164,7 @@ class RealtimeSession:
         names = ("item_id", "content_index", "audio_end_ms")
         told = dict(zip(names, given, strict=True))
         self._tell({"type": "conversation.item.truncated", **told})
+        self._answers.history.read_soon()
 
     # Responses
 

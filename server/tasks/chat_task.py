@@ -87,16 +87,23 @@ class RunningChat:
 
 
 async def run_chat(
-    service: Service, chat: ChatRequest, caller: Caller, request_id: str | None = None
+    service: Service,
+    chat: ChatRequest,
+    caller: Caller,
+    request_id: str | None = None,
+    keeps_rows: bool = False,
 ) -> RunningChat:
     """Check a chat of words or speech, load its media and send it; raises ApiError.
 
     The request is on its way to the stages when this returns. It ends when its outputs are closed,
     or with `caller.until`. An answer of images alone is no chat of words: `wants_images`.
+    `keeps_rows`: a spoken chat that goes on with this one's prompt will find all of it read.
     """
     request, wish = await caller.compute(lambda: _translated(service, chat))
     if request_id is not None:
         request = replace(request, id=request_id)
+    if keeps_rows:
+        request = request.changed(keeps_rows=True)
     request, outputs = await send(service, request, caller, media_of(request.fields))
     model = request.fields.get("model", service.runtime.graph.served_name)
     return RunningChat(chat, request, model, wish, outputs)

@@ -18,7 +18,8 @@ class Request(Message, frozen=True):
     of the graph's outputs it wants. `path`: the stages that it goes through; an edge between two of
     them is live. `image`: the image that a stage further on makes of what the entry says, but for
     its prompt. `stage_params`: sampling of other stages than the entry. `traceparent`: the
-    request's span, where engines are to export theirs below it.
+    request's span, where engines are to export theirs below it. `keeps_rows`: what its spoken
+    successors would export of its prompt is kept beside the prefix cache, and sent to nobody.
     """
 
     body: AnyBody | None
@@ -30,6 +31,7 @@ class Request(Message, frozen=True):
     seed: int | None = None
     return_codes: bool = False
     traceparent: str | None = None
+    keeps_rows: bool = False
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -236,7 +236,10 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
     ) -> RequestOptions | None:
         """Returns what the bridge is told of a request; nothing, if nobody wants its rows."""
         edges = self._ports.live(request, Payload.ROWS)
+        to = [edge.target for edge in edges]
+        if request.keeps_rows:
+            edges = self._ports.carrying(Payload.ROWS)
         exported = self.exported(prompt_ids, edges) if edges else None
         if exported is None:
             return None
-        return RequestOptions(request_id, [edge.target for edge in edges], exported)
+        return RequestOptions(request_id, to, exported)

@@ -13,6 +13,7 @@ import pytest
 from support.prompts import SHORT
 from support.realtime import PATH, Talk, silence, tone
 from support.server import TinyServer
+from support.waiting import wait_until
 from websockets.sync.client import connect
 
 from omnistage.server.media.audio.wav import wav_header
@@ -219,3 +220,22 @@ def test_an_answer_that_was_made_ahead_is_the_chats(both: Both, server: TinyServ
         both.hear(base64.b64decode(part["audio"]))
         both.compare(response)
         assert num_used(server) == before + number
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_history_is_in_the_cache_with_its_rows_once_it_is_read(
+    talk: Talk, server: TinyServer, is_read: bool
+) -> None:
+    """A spoken answer reads the prefix cache no further than to a sound whose rows nobody kept."""
+    instructions = f"Be {'quite ' * 20}short {is_read}."
+    talk.update(output_modalities=["audio" if is_read else "text"], instructions=instructions)
+    audio = base64.b64encode(SHORT.astype("<i2").tobytes()).decode()
+    part = {"type": "input_audio", "audio": audio}
+    item = {"type": "message", "role": "user", "content": [part]}
+    talk.say("conversation.item.create", item=item)
+    talk.write("word " * 100)
+    time.sleep(3)
+    usage = talk.answer(output_modalities=["audio"])["usage"]
+    num_behind = usage["input_tokens"] - usage["input_token_details"]["cached_tokens"]
+    assert (num_behind < 3 * 16) == is_read, usage
+    wait_until(lambda: server.held() == {})

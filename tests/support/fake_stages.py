@@ -270,8 +270,8 @@ class FakeStage:
 
     @property
     def last_request(self) -> Request:
-        """The last that came."""
-        return self.opened[-1].message
+        """The last that came, but for histories that are read ahead of a spoken answer."""
+        return next(one.message for one in reversed(self.opened) if not one.message.keeps_rows)
 
     @property
     def last_body(self) -> dict[str, Any]:

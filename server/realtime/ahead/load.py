@@ -24,5 +24,10 @@ class AheadLoad:
         return self._num_requests < self.bounds.answer_ahead
 
     @property
+    def may_read(self) -> bool:
+        """Return whether a history may be read ahead now."""
+        return self._num_requests < self.bounds.history_ahead
+
+    @property
     def _num_requests(self) -> int:
         return self.flights.num_running + self.flights.num_waiting

@@ -313,9 +313,10 @@ def test_a_server_is_told_its_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         *("--api-key-file", str(keys), "--client-buffer-mb", "3", "--max-sessions", "5"),
         *("--sessions-per-key", "2", "--session-timeout", "90", "--session-idle-timeout", "1.5"),
         *("--session-memory-mb", "9", "--answer-ahead", "3"),
+        *("--history-ahead", "4"),
     )
     assert options.max_requests == 7
-    assert options.sessions == SessionBounds(5, 2, 90, 1.5, 9 << 20, 3)
+    assert options.sessions == SessionBounds(5, 2, 90, 1.5, 9 << 20, 3, 4)
     assert options.requests_per_minute == 60
     assert options.timeout_s == 2.5
     assert options.media_path == tmp_path

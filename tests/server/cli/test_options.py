@@ -45,6 +45,7 @@ VALUES = {
     "--max-queue": "7",
     "--max-sessions": "5",
     "--answer-ahead": "3",
+    "--history-ahead": "4",
     "--model": "other",
     "--mps": "off",
     "--offload": "layerwise",

@@ -60,7 +60,9 @@ def ahead(counted: Counter[str]) -> dict[str, int]:
 
 
 def num_opened(gateway: RunningGateway) -> int:
-    return gateway.do(lambda: len(gateway.stages.stages["thinker"].opened))
+    """How many requests the thinker got, but for histories that are read ahead."""
+    opened = gateway.stages.stages["thinker"].opened
+    return gateway.do(lambda: sum(not one.message.keeps_rows for one in opened))
 
 
 def pause(talk: Talk, gateway: RunningGateway) -> None:
