@@ -69,6 +69,10 @@ class Training:
         """From 0 to 1, by steps or by time, whichever is further."""
         return max(self.step / self.run.steps, self.spent / (self.run.minutes * 60))
 
+    def rate(self, peak: float) -> float:
+        """The present rate, of a peak."""
+        return peak * _share(self.progress)
+
     def steps(self) -> Iterator[int]:
         """Yields until the end; saves now and then, and at the end."""
         self._resume()
@@ -77,7 +81,7 @@ class Training:
         while self.progress < 1:
             for optimizer, peak in self.rates:
                 for group in optimizer.param_groups:
-                    group["lr"] = peak * _share(self.progress)
+                    group["lr"] = self.rate(peak)
             yield self.step
             self.step += 1
             now = time.monotonic()

@@ -4,10 +4,10 @@ import os
 import random
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from diffusers import QwenImagePipeline
+from diffusers.models.transformers import transformer_qwenimage
 from image.data import Pool, pool
 from image.parts import (
     NUM_DROPPED,
@@ -19,8 +19,9 @@ from image.parts import (
 )
 from image.render import render
 from image.sheet import show
+from image.steps import Steps
 from image.vae import RESULT, Coder
-from loop import Training, adam, arguments
+from loop import Training, arguments
 from torch import nn
 
 BATCH = 128  # pictures
@@ -29,8 +30,9 @@ RATE = 1e-3
 POOL = 400_000
 NO_PROMPT = 0.1
 SHIFT = 1.63  # of noise levels, as the scheduler's for 128 pixels: exp(0.49)
-SIDES = {SIDE: 0.86, 192: 0.07, 256: 0.07}
+SIDES = {SIDE: 0.92, 2 * SIDE: 0.08}
 SHEET_EVERY_S = 120.0
+LEARNED = 1.2  # losses below it have learned something; 2 is nothing
 WARM_AGAIN = 200  # steps: the optimizer's state is not saved
 
 
@@ -47,8 +49,6 @@ class Drawer(nn.Module):
         for layer in (*still, made.norm_out.linear, made.proj_out):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
-        for layer in (made.img_in, made.txt_in):  # the residual stream and the time in float32
-            layer.register_forward_hook(lambda _layer, _given, rows: rows.float())
 
     def forward(
         self,
@@ -62,7 +62,11 @@ class Drawer(nn.Module):
         Packed latents of squares, n times those of b texts, with noise of levels `sigmas` [n * b];
         ids [b, tokens] of whole texts, of which `counts` [b] are no padding.
         """
-        rows = self.encoder.model.language_model(input_ids=ids, use_cache=False).last_hidden_state
+        model = self.encoder.model.language_model
+        table = model.embed_tokens.weight  # by a product: its gradient needs no sorting
+        which = ids[..., None] == torch.arange(len(table), device=ids.device)
+        found = model(inputs_embeds=which.to(table.dtype) @ table, use_cache=False)
+        rows = found.last_hidden_state
         places = torch.arange(NUM_DROPPED, ids.shape[1], device=ids.device)
         mask = places < counts[:, None]
         rows = rows[:, NUM_DROPPED:] * mask[..., None]
@@ -76,6 +80,15 @@ class Drawer(nn.Module):
             return_dict=False,
         )[0]
         return made
+
+
+def speed_up() -> None:
+    """Let Diffusers' denoiser find a text's length without a copy that waits for the device."""
+    transformer_qwenimage.compute_text_seq_len_from_mask = lambda rows, mask: (
+        rows.shape[1],
+        None,
+        None if mask is None else mask.bool(),
+    )
 
 
 class Batches:
@@ -121,40 +134,36 @@ def trained_coder(path: Path, device: torch.device) -> Coder:
 def main() -> None:
     """Train, and write draw.pt; sample sheets on the way."""
     run = arguments(200_000)
+    speed_up()
     count = int(os.environ.get("POOL", POOL))
     started = time.monotonic()
     drawings = pool(count, make_tokenizer(), run.device)
     print(f"{len(drawings.counts)} drawings in {time.monotonic() - started:.0f} s", flush=True)
     coder = trained_coder(run.out / RESULT, run.device)
     drawer = Drawer().to(run.device)
-    optimizer = adam(drawer, RATE, decay=0.01)
-    training = Training(run, "draw", {"drawer": drawer}, [(optimizer, RATE)])
     batches = Batches(drawings, coder, run.device)
-    pick = random.Random(time.time_ns())
+
+    def losses(kind: tuple[int, int]) -> dict[str, torch.Tensor]:
+        side, group = kind
+        size = run.size(BATCH * SIDE * SIDE // side**2)
+        return {"loss": batches.loss(drawer, side, size, group)}
+
+    steps = Steps(drawer, RATE, 0.01, losses)
+    training = Training(run, "draw", {"drawer": drawer}, [(steps.optimizer, RATE)])
     shares = [end - first for first, end, _ in drawings.groups]
-    trained = [one for one in drawer.parameters() if one.requires_grad]
-    shown: float = -1.0
+    pick = random.Random(0)
+    shown = 0.0
     begun: int | None = None
     for step in training.steps():
         if begun is None:
             begun, shown = step, training.spent
             torch.manual_seed(step)
             pick = random.Random(step)
-        for group in optimizer.param_groups:
-            group["lr"] *= min(1.0, (step - begun + 1) / WARM_AGAIN)
         side = pick.choices(list(SIDES), list(SIDES.values()))[0]
-        size = run.size(BATCH * SIDE * SIDE // side**2)
-        of = pick.choices(range(len(shares)), shares)[0]
-        with torch.autocast(run.device.type, torch.bfloat16):
-            loss = batches.loss(drawer, side, size, of)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(trained, 1.0)
-        if run.device.type == "cuda":  # a step that is not finite is left out, without a wait
-            skip: Any = optimizer
-            skip.found_inf = (~norm.isfinite()).float()
-        optimizer.step()
-        training.log(loss=loss, norm=norm)
+        group = pick.choices(range(len(shares)), shares)[0]
+        rate = training.rate(RATE) * min(1.0, (step - begun + 1) / WARM_AGAIN)
+        training.log(**steps((side, group), rate))
+        steps.check(LEARNED, training.path)
         if training.spent - shown > SHEET_EVERY_S:
             shown = training.spent
             show(run, coder, drawer, training.step, 48)

@@ -6,15 +6,19 @@ import torch
 from image.data import pool
 from image.parts import SIDE, freshly, make_tokenizer, new_vae
 from image.render import render
-from loop import Training, adam, arguments
+from image.steps import Steps
+from loop import Training, arguments
 from torch import nn
 
 from omnistage.stages.diffusion.blocks.single_frames import flatten_single_frames
 
 BATCH = 64
-RATE = 2e-3
+RATE = 1.5e-3
 DIVERGENCE = 4e-3  # its share of the loss: how far latents are from white noise
 ROUGH = 0.03  # noise on latents, in their spreads: what a denoiser leaves
+QUIET = -6.0  # log of the noise's variance at first: else nothing is ever heard through it
+FREE, FULL = 0.1, 0.4  # parts of the training before divergence counts, and when it does so fully
+LEARNED = 0.55  # losses below it have learned something
 NUM_FITTED = 64  # batches
 DRAWINGS = 20_000
 RESULT = "autoencoder.pt"
@@ -31,6 +35,7 @@ class Coder(nn.Module):
         self.vae = freshly(new_vae)
         flatten_single_frames(self.vae)
         channels = self.vae.config.z_dim
+        nn.init.constant_(self.vae.quant_conv.bias[channels:], QUIET)
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("spread", torch.ones(channels))
 
@@ -76,23 +81,23 @@ def main() -> None:
         return
     shown = pool(DRAWINGS, make_tokenizer(), run.device).contents
     coder = Coder().to(run.device)
-    optimizer = adam(coder, RATE, decay=0.0)
-    training = Training(run, "vae", {"coder": coder}, [(optimizer, RATE)])
+    weight = torch.zeros((), device=run.device)
 
-    def pictures(side: int = SIDE) -> torch.Tensor:
-        size = run.size(BATCH * SIDE**2 // side**2)
-        rows = torch.randint(0, len(shown.kinds), (size,), device=run.device)
-        return render(shown[rows], side)
+    def pictures() -> torch.Tensor:
+        size = run.size(BATCH)
+        return render(shown[torch.randint(0, len(shown.kinds), (size,), device=run.device)], SIDE)
 
-    for step in training.steps():
-        with torch.autocast(run.device.type, torch.bfloat16):
-            difference, divergence = coder(pictures(2 * SIDE if step % 8 == 7 else SIDE))
-        loss = difference + DIVERGENCE * divergence
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(coder.parameters(), 1.0)
-        optimizer.step()
-        training.log(difference=difference, divergence=divergence)
+    def losses(_: None) -> dict[str, torch.Tensor]:
+        difference, divergence = coder(pictures())
+        loss = difference + weight * divergence
+        return {"loss": loss, "difference": difference, "divergence": divergence}
+
+    steps = Steps(coder, RATE, 0.0, losses)
+    training = Training(run, "vae", {"coder": coder}, [(steps.optimizer, RATE)])
+    for _ in training.steps():
+        weight.fill_(DIVERGENCE * min(1.0, max(0.0, (training.progress - FREE) / (FULL - FREE))))
+        training.log(**steps(None, training.rate(RATE)))
+        steps.check(LEARNED, training.path)
     coder.fit(pictures() for _ in range(NUM_FITTED))
     new = run.out / f"{RESULT}.new"
     torch.save(coder.state_dict(), new)
