@@ -8,7 +8,7 @@ COMMA := ,
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients compose
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load compose
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -169,6 +169,10 @@ integrations: venv
 	$(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip install --quiet langchain-openai litellm
 	PYTHONPATH=tests $(BIN)/python tools/integrations.py --python $(CLIENTS)/bin/python
+
+# ARGS="--tiny --sessions 16 --seconds 30", or "--barge-ins 50": sessions beside each other, and what they cost the gateway.
+realtime-load: venv
+	PYTHONPATH=tests $(BIN)/python tools/realtime_load.py $(ARGS)
 
 # Voice clients of the Realtime API as they are; node and npm are needed.
 REALTIME := .venv-realtime

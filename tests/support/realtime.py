@@ -301,6 +301,23 @@ def tone(seconds: float, rate_hz: int = 24_000) -> "np.ndarray[Any, np.dtype[np.
     return (8000 * wave).astype(np.int16)
 
 
+def speech_like() -> "np.ndarray[Any, np.dtype[np.int16]]":
+    """Vowels between silences: harmonics of a falling pitch through two formants."""
+    rate_hz = 24_000
+    times = np.arange(rate_hz) / rate_hz
+    pitch = 140 - 30 * times
+    phase = 2 * np.pi * np.cumsum(pitch) / rate_hz
+    voice = np.zeros(rate_hz)
+    for number in range(1, 30):
+        hz = number * 125
+        gain = np.exp(-(((hz - 700) / 200) ** 2)) + 0.6 * np.exp(-(((hz - 1200) / 250) ** 2)) + 0.02
+        voice += gain * np.sin(number * phase)
+    syllables = np.clip(np.sin(2 * np.pi * 3 * times), 0, 1) ** 0.5
+    spoken = 9000 * voice * syllables / np.abs(voice).max()
+    quiet = np.random.default_rng(0).standard_normal(rate_hz) * 20
+    return np.asarray(np.concatenate([quiet, spoken + quiet, quiet]), np.int16)
+
+
 def silence(seconds: float, rate_hz: int = 24_000) -> "np.ndarray[Any, np.dtype[np.int16]]":
     """Digital silence: int16 [n]."""
     return np.zeros(round(seconds * rate_hz), np.int16)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import fake_stages
 from support.gateway import RunningGateway
 from support.realtime import Talk, silence, talking, tone
 from support.waiting import wait_until
@@ -163,6 +164,41 @@ def test_the_words_of_an_interrupted_answer_are_those_that_were_sent(
     messages = gateway.do(lambda: gateway.stages.stages["thinker"].last_body)["messages"]
     said = [one for one in messages if one["role"] == "assistant"]
     assert all(words.startswith(one["content"][0]["text"]) for one in said)
+
+
+@pytest.mark.parametrize("cut_ms", range(0, 1001, 100))
+def test_an_answer_that_is_cut_anywhere_leaves_a_prefix_of_what_was_sent(
+    talk: Talk, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, cut_ms: int
+) -> None:
+    """By somebody who speaks once so much was sent, and says how much of it was played."""
+    words: list[Any] = [({"content": f"word{number} "}, {}) for number in range(30)]
+    monkeypatch.setitem(fake_stages.SCRIPTS, "endless", lambda: words)
+    talk.write("endless")
+    talk.say("response.create")
+    sent_ms = 0.0
+    while sent_ms <= cut_ms:
+        sent_ms += len(talk.until("response.output_audio.delta")["delta"]) * 3 / 4 / 48
+    talk.append(tone(0.3))
+    talk.until("input_audio_buffer.speech_started")
+    (item,) = talk.until("response.done")["response"]["output"]
+    told = talk.told("response.output_audio_transcript.delta")
+    said = "".join(event["delta"] for event in told)
+    assert item["content"][0]["transcript"] == said
+    place = {"item_id": item["id"], "content_index": 0, "audio_end_ms": cut_ms}
+    talk.say("conversation.item.truncate", **place)
+    talk.until("conversation.item.truncated")
+    talk.say("conversation.item.retrieve", item_id=item["id"])
+    heard = talk.until("conversation.item.retrieved")["item"]["content"][0]["transcript"]
+    assert said.startswith(heard)
+    assert heard == "" if cut_ms == 0 else not heard.endswith(" ")
+    assert set(heard.split()) <= set(said.split())  # no part of a word
+    talk.say("input_audio_buffer.clear")
+    talk.until("input_audio_buffer.cleared")
+    talk.write("And now?")
+    assert talk.answer()["status"] == "completed"
+    messages = gateway.do(lambda: gateway.stages.stages["thinker"].last_body)["messages"]
+    told_now = [one["content"][0]["text"] for one in messages if one["role"] == "assistant"]
+    assert told_now == ([heard] if heard else [])
 
 
 def test_an_answer_that_may_not_be_interrupted_goes_on(talk: Talk) -> None:

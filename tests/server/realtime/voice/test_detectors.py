@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.gateway import RunningGateway
-from support.realtime import silence, talking, tone
+from support.realtime import silence, speech_like, talking, tone
 
 from omnistage.server.realtime.voice.detectors import EnergyDetector, Probabilities
 from omnistage.server.realtime.voice.formats import Samples
@@ -123,24 +123,6 @@ def test_a_session_tells_turns_by_the_model(gateway: RunningGateway) -> None:
         talk.until("response.done")
     assert started["audio_start_ms"] == pytest.approx(1000 - 300, abs=100)
     assert stopped["audio_end_ms"] == pytest.approx(2000 + 500, abs=200)
-
-
-def speech_like() -> Samples:
-    """Vowels between silences: harmonics of a falling pitch through two formants."""
-    rate_hz = 24_000
-    times = np.arange(rate_hz) / rate_hz
-    pitch = 140 - 30 * times
-    phase = 2 * np.pi * np.cumsum(pitch) / rate_hz
-    voice = np.zeros(rate_hz)
-    for number in range(1, 30):
-        hz = number * 125
-        gain = np.exp(-(((hz - 700) / 200) ** 2)) + 0.6 * np.exp(-(((hz - 1200) / 250) ** 2)) + 0.02
-        voice += gain * np.sin(number * phase)
-    syllables = np.clip(np.sin(2 * np.pi * 3 * times), 0, 1) ** 0.5
-    spoken = 9000 * voice * syllables / np.abs(voice).max()
-    quiet = np.random.default_rng(0).standard_normal(rate_hz) * 20
-    samples: Samples = np.concatenate([quiet, spoken + quiet, quiet]).astype(np.int16)
-    return samples
 
 
 def test_frames_have_the_size_that_the_model_takes() -> None:
