@@ -21,6 +21,7 @@ from omnistage.server.endpoints import (
     metrics,
     models,
     realtime,
+    realtime_calls,
     responses,
     speech,
     speech_stream,
@@ -47,7 +48,7 @@ from omnistage.server.http.openapi import OF_THE_API, WITH_KEY, DescribedApp, er
 from omnistage.server.http.rate_limit import RateLimit
 from omnistage.server.http.request_id import RequestId
 from omnistage.server.http.root_path import BelowRoot
-from omnistage.server.http.socket_protocol import REALTIME
+from omnistage.server.http.socket_protocol import CALLS, REALTIME
 from omnistage.server.http.state import WithState
 from omnistage.server.http.temporary_keys import TemporaryKeys
 from omnistage.server.media.decode_room import DecodeRoom
@@ -81,6 +82,7 @@ GUARDED: Tagged = {
     stored_voices.routes: "Audio",
     audio_models.routes: "Audio",
     client_secrets.routes: "Realtime",
+    realtime_calls.routes: "Realtime",
     images.routes: "Images",
     videos.routes: "Videos",
     embeddings.routes: "Embeddings",
@@ -120,7 +122,7 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     if options.requests_per_minute is not None:
         app.add_middleware(RateLimit, per_minute=options.requests_per_minute)
     secrets = gateway.client_secrets
-    app.add_middleware(KeyGuard, keys=options.keys, temporary=secrets, opened=(REALTIME,))
+    app.add_middleware(KeyGuard, keys=options.keys, temporary=secrets, opened=(REALTIME, CALLS))
     app.add_middleware(KeyGuard, keys=options.admin_keys, prefix=ADMIN)
     origins = () if options.cors is None else options.cors.origins
     app.add_middleware(SocketOrigins, origins=origins)

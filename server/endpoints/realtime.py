@@ -92,7 +92,7 @@ class Realtime:
         runtime = self._gateway.runtime
         query = QueryParams(scope["query_string"])
         if "call_id" in query:
-            message = "This server has no calls: it speaks WebSockets alone."
+            message = "Calls have no side channel here: events go over the data channel."
             raise ApiError(404, message, param="call_id", code="call_not_found")
         model = query.get("model")
         secret = self._gateway.client_secrets.find(Headers(scope=scope))

@@ -6,6 +6,7 @@ from typing import Any
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 SPEECH_STREAM, REALTIME = "/v1/audio/speech/stream", "/v1/realtime"
+CALLS = f"{REALTIME}/calls"  # whose sessions are clients' by WebRTC
 MAX_FRAME_BYTES = 16 << 20  # the sound of a voice as base64
 ENDING = "websocket.ending"  # what an app receives when the server has been told to stop
 MAX_FRAGMENTS = 1024  # of one message

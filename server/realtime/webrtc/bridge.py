@@ -1,0 +1,121 @@
+"""The process of WebRTC's calls: takes orders on its input, line by line, and answers them.
+
+`python -m omnistage.server.realtime.webrtc.bridge`. It ends when its input does.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+
+from omnistage.server.realtime.webrtc.call import SessionRefused, WebRtcCall
+
+logger = logging.getLogger(__name__)
+
+MAX_LINE = 2 << 20  # an offer and settings as JSON
+Json = dict[str, Any]
+
+
+class Bridge:
+    """All calls of this process."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, WebRtcCall] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, orders: asyncio.StreamReader) -> None:
+        """Obey until the orders end; then all calls end."""
+        while line := await orders.readline():
+            order = json.loads(line)
+            if order["do"] == "hangup":
+                call = self._calls.get(order["call_id"])
+                if call is not None:
+                    call.hang_up()
+            else:
+                task = asyncio.create_task(self._open(order))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _open(self, order: Mapping[str, Any]) -> None:
+        call_id = order["call_id"]
+        try:
+            call, answer = await self._begun(order)
+        except Exception as error:  # noqa: BLE001
+            _say({"call_id": call_id, **_refusal(error)})
+            return
+        self._calls[call_id] = call
+        _say({"call_id": call_id, "sdp": answer})
+        try:
+            await call.run()
+        finally:
+            del self._calls[call_id]
+            _say({"call_id": call_id, "ended": True})
+
+    async def _begun(self, order: Mapping[str, Any]) -> tuple[WebRtcCall, str]:
+        options: Json = {}
+        if order["url"].startswith("wss:"):  # to this very server, whose name is another
+            options["ssl"] = context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        socket = await connect(
+            order["url"],
+            additional_headers=order["headers"],
+            compression=None,
+            max_size=None,
+            proxy=None,
+            **options,
+        )
+        call = WebRtcCall(order["call_id"], socket)
+        try:
+            return call, await call.answer(order["sdp"], order["session"])
+        except BaseException:
+            await call.close()
+            raise
+
+
+def _refusal(error: Exception) -> Json:
+    """Return the status and the error of OpenAI's envelope for a call that did not begin."""
+    if isinstance(error, InvalidStatus):
+        body = error.response.body or b"{}"
+        with contextlib.suppress(ValueError, KeyError):
+            return {"status": error.response.status_code, "error": json.loads(body)["error"]}
+    if isinstance(error, SessionRefused):
+        return {"status": 400, "error": {**error.error, "event_id": None}}
+    if isinstance(error, WebSocketException | OSError):
+        logger.warning("no session for a call: %s", error)
+        message = "The session could not be opened."
+        return {"status": 503, "error": {"message": message, "type": "server_error"}}
+    if isinstance(error, ValueError):
+        message = f"sdp {error}" if str(error).startswith("has media") else f"sdp: {error}"
+        told = {"message": message, "type": "invalid_request_error", "param": "sdp"}
+        return {"status": 400, "error": {**told, "code": "invalid_value"}}
+    logger.error("an offer cannot be answered", exc_info=error)
+    told = {"message": "sdp: no offer that can be answered", "type": "invalid_request_error"}
+    return {"status": 400, "error": {**told, "param": "sdp", "code": "invalid_value"}}
+
+
+def _say(answer: Json) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+async def main() -> None:
+    """Serve orders from the standard input."""
+    logging.basicConfig(level=logging.WARNING, format="webrtc: %(message)s")
+    orders = asyncio.StreamReader(limit=MAX_LINE)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    await Bridge().run(orders)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
