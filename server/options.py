@@ -251,6 +251,17 @@ class GatewayOptions(RunOptions):
             "Without one they are lost at the end.",
         ),
     ] = None
+    turn_model: Annotated[
+        Path | None,
+        typer.Option(
+            "--turn-model",
+            rich_help_panel=MEDIA,
+            exists=True,
+            dir_okay=False,
+            help="An ONNX file that judges for semantic_vad whether a speaker is done; without one "
+            "a longer silence does.",
+        ),
+    ] = None
     log_format: Annotated[
         LogFormat,
         typer.Option(

@@ -104,7 +104,12 @@ def spans_url_of(options: ServeOptions) -> str | None:
 
 def gateway_options(typed: ServeOptions) -> GatewayOptions:
     """Returns the options of the server; typer.Exit for one that it cannot have."""
-    from omnistage.server.cli.serving.gateway_options import cors_of, root_path_of, tls_of
+    from omnistage.server.cli.serving.gateway_options import (
+        check_turn_model,
+        cors_of,
+        root_path_of,
+        tls_of,
+    )
     from omnistage.server.http.keys import Keys
 
     try:
@@ -114,6 +119,7 @@ def gateway_options(typed: ServeOptions) -> GatewayOptions:
         raise fail(f"API keys: {refused(error)}") from None
     except ValueError as error:
         raise fail(f"API keys: {error}") from None
+    check_turn_model(typed.plain.turn_model)
     cors = cors_of(
         typed.allowed_origins,
         typed.allowed_methods,

@@ -38,6 +38,7 @@ from omnistage.server.realtime.session import RealtimeSession, Services
 from omnistage.server.realtime.settings import Settings, TranscriptionSettings
 from omnistage.server.realtime.starting import Kind, default_settings
 from omnistage.server.realtime.voice.detectors import Detector, EnergyDetector
+from omnistage.server.realtime.voice.judge import TurnJudge
 from omnistage.server.realtime.voice.silero import SileroPool, silero_file
 
 PATH = REALTIME
@@ -63,6 +64,8 @@ class Realtime:
         self._gateway = gateway
         self._places = SessionPlaces(gateway.options.sessions)
         self._silero: SileroPool | None = None
+        path = gateway.options.turn_model
+        self._judge = None if path is None else TurnJudge(path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -77,7 +80,9 @@ class Realtime:
             offered = scope["subprotocols"]
             chosen = PROTOCOL if PROTOCOL in offered else None
             await send({"type": "websocket.accept", "subprotocol": chosen})
-            await Connection(self._gateway, scope, settings, self._detector).run(receive, send)
+            await Connection(self._gateway, scope, settings, self._detector, self._judge).run(
+                receive, send
+            )
 
     def _detector(self) -> Detector:
         """Make what hears speech in one session; the model is loaded for the first."""
@@ -114,6 +119,7 @@ class Connection:
         scope: Scope,
         settings: Settings,
         make_detector: Callable[[], Detector],
+        judge: TurnJudge | None,
     ) -> None:
         self._gateway = gateway
         self._scope = scope
@@ -123,7 +129,9 @@ class Connection:
         flow = ChatFlow(gateway, self._threads)
         bounds = gateway.options.sessions
         ahead = AheadLoad(gateway.runtime.flights, bounds, gateway.metrics.made_ahead)
-        services = Services(flow, self._new_answer, self._followed, ahead, make_detector, bounds)
+        services = Services(
+            flow, self._new_answer, self._followed, ahead, make_detector, bounds, judge
+        )
         self._session = RealtimeSession(
             services, self._outbox, settings, is_beta=asks_for_beta(scope)
         )

@@ -9,7 +9,7 @@ from omnistage.server.media.parts import decoded
 from omnistage.server.realtime.answers import Answers, RealtimeAnswer
 from omnistage.server.realtime.common import Common
 from omnistage.server.realtime.events import new_id
-from omnistage.server.realtime.hearing import Hearing, MakeDetector
+from omnistage.server.realtime.hearing import Hearing, Judge, MakeDetector
 from omnistage.server.realtime.items import Item, Part
 from omnistage.server.realtime.response import Response
 from omnistage.server.realtime.settings import (
@@ -34,13 +34,14 @@ class Listener:
         common: Common,
         settings: Callable[[], Settings],
         make_detector: MakeDetector,
+        judge: Judge | None,
         answers: Answers,
         transcripts: Transcripts,
     ) -> None:
         self._common = common
         self._settings = settings
         self._answers = answers
-        self._hearing = Hearing(make_detector)
+        self._hearing = Hearing(make_detector, judge)
         self._transcripts = transcripts
         self._item_id: str | None = None  # of the turn that goes on
         self._idle: asyncio.TimerHandle | None = None

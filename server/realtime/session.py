@@ -17,7 +17,7 @@ from omnistage.server.realtime.chat_flow import ChatFlow
 from omnistage.server.realtime.common import Common, Followed, NewAnswer
 from omnistage.server.realtime.conversation import MAX_ITEMS, Conversation
 from omnistage.server.realtime.events import new_id
-from omnistage.server.realtime.hearing import MakeDetector
+from omnistage.server.realtime.hearing import Judge, MakeDetector
 from omnistage.server.realtime.items import Item, Json, item_of
 from omnistage.server.realtime.listener import Listener
 from omnistage.server.realtime.settings import Settings, session_object
@@ -37,6 +37,7 @@ class Services:
     ahead: AheadLoad
     make_detector: MakeDetector
     bounds: SessionBounds = DEFAULT_BOUNDS
+    judge: Judge | None = None  # of semantic_vad
 
 
 class RealtimeSession:
@@ -67,7 +68,12 @@ class RealtimeSession:
         transcripts = Transcripts(common)
         self._answers = Answers(common, lambda: self._settings, self.tell_error, transcripts)
         self._listener = Listener(
-            common, lambda: self._settings, services.make_detector, self._answers, transcripts
+            common,
+            lambda: self._settings,
+            services.make_detector,
+            services.judge,
+            self._answers,
+            transcripts,
         )
 
     def begin(self) -> None:

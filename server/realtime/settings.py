@@ -23,6 +23,9 @@ RETAINED = 0.8
 RETENTION = "retention_ratio"
 # The silence after which a turn has ended, by how eager to answer the session is.
 SILENCE_MS = {"low": 1200, "medium": 600, "high": 300, "auto": 600}
+# The same where a model judges whether it has, after a short silence.
+MOST_SILENCE_MS = {"low": 8000, "medium": 4000, "high": 2000, "auto": 4000}
+JUDGE_MS = 200
 
 Milliseconds = Annotated[Count, Field(ge=0, le=60_000)]
 Instructions = Annotated[str, Field(max_length=MAX_INSTRUCTIONS)]
@@ -132,6 +135,11 @@ class SemanticVad(Options):
     def turns(self) -> TurnSettings:
         """Return how its turns are told."""
         return TurnSettings(silence_ms=SILENCE_MS[self.eagerness])
+
+    @property
+    def judged_turns(self) -> TurnSettings:
+        """Return the same where a model judges them."""
+        return TurnSettings(silence_ms=MOST_SILENCE_MS[self.eagerness], judge_ms=JUDGE_MS)
 
 
 TurnDetection = Annotated[ServerVad | SemanticVad, Field(discriminator="type")]

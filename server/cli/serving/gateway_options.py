@@ -39,6 +39,20 @@ def cors_of(
     )
 
 
+def check_turn_model(path: Path | None) -> None:
+    """Refuse a model of turns that cannot be used; raises typer.Exit."""
+    if path is None:
+        return
+    from omnistage.server.realtime.voice.judge import TurnJudge
+
+    try:
+        TurnJudge(path).close()
+    except ImportError:
+        raise fail('--turn-model: needs pip install "omnistage[realtime]"') from None
+    except ValueError as error:
+        raise fail(f"--turn-model: {error}") from None
+
+
 def _listed(flag: str, values: Sequence[str]) -> tuple[str, ...]:
     """Values that are given one by one, or as a list in JSON, as vLLM wants them."""
     found: list[str] = []

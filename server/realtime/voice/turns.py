@@ -10,11 +10,15 @@ PAUSE_MS = 100.0  # of silence within a turn that may be its end; an item has no
 
 @dataclass(frozen=True, slots=True)
 class TurnSettings:
-    """How a turn is told: a probability, and milliseconds before it and of silence behind it."""
+    """How a turn is told: a probability, and milliseconds before it and of silence behind it.
+
+    `judge_ms`: the silence after which a judge is asked whether it has ended; None: there is none.
+    """
 
     threshold: float = 0.5
     prefix_padding_ms: float = 300
     silence_ms: float = 500
+    judge_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,11 @@ class TurnPaused:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnDoubtful:
+    """A judge is to be asked whether a turn has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class TurnResumed:
     """Speech goes on behind a pause."""
 
@@ -44,7 +53,7 @@ class TurnStopped:
     end_ms: float
 
 
-TurnChange = TurnStarted | TurnPaused | TurnResumed | TurnStopped
+TurnChange = TurnStarted | TurnPaused | TurnDoubtful | TurnResumed | TurnStopped
 
 
 class TurnMachine:
@@ -58,6 +67,7 @@ class TurnMachine:
         self._speech_ms = now_ms  # where the first frame of a possible turn began
         self._silence_ms = 0.0
         self._paused_ms: float | None = None  # where the pause began to be one
+        self._is_judged = False  # this pause
 
     def update(self, probability: float, frame_ms: float) -> TurnChange | None:
         """Add a frame; returns the start, a pause or the end of a turn if this frame decides it."""
@@ -79,20 +89,28 @@ class TurnMachine:
     def _hear_speech(self, probability: float, frame_ms: float) -> TurnChange | None:
         if probability >= max(self.settings.threshold - HYSTERESIS, MIN_THRESHOLD):
             was_paused = self._paused_ms is not None
-            self._silence_ms, self._paused_ms = 0.0, None
+            self._silence_ms, self._paused_ms, self._is_judged = 0.0, None, False
             return TurnResumed() if was_paused else None
         self._silence_ms += frame_ms
         if self._silence_ms >= self.settings.silence_ms:
-            end_ms = self._now_ms if self._paused_ms is None else self._paused_ms
-            self.end()
-            return TurnStopped(self._now_ms, end_ms)
+            return self.stop()
         if self._paused_ms is None and self._silence_ms >= PAUSE_MS:
             self._paused_ms = self._now_ms
             return TurnPaused(self._now_ms)
+        judge_ms = self.settings.judge_ms
+        if judge_ms is not None and not self._is_judged and self._silence_ms >= judge_ms:
+            self._is_judged = True
+            return TurnDoubtful()
         return None
+
+    def stop(self) -> TurnStopped:
+        """Decide that the turn that goes on has ended."""
+        end_ms = self._now_ms if self._paused_ms is None else self._paused_ms
+        self.end()
+        return TurnStopped(self._now_ms, end_ms)
 
     def end(self) -> None:
         """End the turn that goes on, if one does: what comes now is another one's."""
         self.is_speaking = False
-        self._num_speech, self._paused_ms = 0, None
+        self._num_speech, self._paused_ms, self._is_judged = 0, None, False
         self._earliest_ms = self._now_ms

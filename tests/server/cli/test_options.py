@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 from support.certificates import certificate
+from support.onnx_files import model
 from support.ports import free_port
 from typer.testing import CliRunner
 
@@ -65,6 +66,7 @@ VALUES = {
     "--ssl-certfile": "FOLDER/cert.pem",
     "--ssl-keyfile": "FOLDER/key.pem",
     "--stage": "thinker.max_model_len=99",
+    "--turn-model": "FOLDER/turns.onnx",
     "--voice-alias": "alloy=ethan",
     "--voices": "FOLDER",
 }
@@ -86,6 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("options")
     (made / "keys").write_text("sk-file\n")
     certificate(made)
+    (made / "turns.onnx").write_bytes(model((1, 80, 800), "ReduceMean", "Sigmoid"))
     return made
 
 
@@ -124,6 +127,8 @@ def test_an_option_has_the_same_effect_as_a_flag_and_from_the_environment(
     flag: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    if flag == "--turn-model":
+        pytest.importorskip("onnxruntime")
     rehearsed = Rehearsed(monkeypatch)
     filled = [one.replace("FOLDER", str(folder)) for one in NEEDS.get(flag, [])]
     usual = [OFFLOADED.get(flag, TINY), *([] if flag == "--model" else ["--model", "m"])]

@@ -5,12 +5,14 @@ Speech is told by loudness here, whatever is installed.
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import fake_stages
-from support.gateway import RunningGateway
+from support.gateway import OMNI, RunningGateway, running_gateway
+from support.onnx_files import model
 from support.realtime import Talk, silence, talking, tone
 from support.waiting import wait_until
 
@@ -87,6 +89,20 @@ def test_semantic_turns_wait_as_eagerness_says(talk: Talk, eagerness: str, waits
     stopped = talk.until("input_audio_buffer.speech_stopped")
     assert stopped["audio_end_ms"] == pytest.approx(500 + waits_ms, abs=64)
     talk.until("response.done")
+
+
+def test_a_turn_model_ends_a_semantic_turn(tmp_path: Path) -> None:
+    """This one takes whatever has sound in it for the end."""
+    pytest.importorskip("onnxruntime")
+    file = tmp_path / "turns.onnx"
+    file.write_bytes(model((1, 80, 800), "ReduceMax", "Sigmoid"))
+    with running_gateway(tmp_path, OMNI, turn_model=file) as gateway, talking(gateway) as talk:
+        detect(talk, "semantic_vad", eagerness="low")
+        talk.append(silence(1))
+        speak(talk)
+        stopped = talk.until("input_audio_buffer.speech_stopped")
+        talk.until("response.done")
+    assert stopped["audio_end_ms"] == pytest.approx(1000 + 500 + 224, abs=64)
 
 
 def test_a_turn_that_is_committed_by_hand_has_the_item_that_was_named(talk: Talk) -> None:
