@@ -1,7 +1,6 @@
 """POST /v1/realtime/calls: sessions by WebRTC, as browsers open them; and their end."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -12,6 +11,7 @@ from fastapi import Request as HttpRequest
 from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.form_body import read_fields
+from omnistage.server.http.openapi import described, errors
 from omnistage.server.http.socket_protocol import CALLS, REALTIME
 from omnistage.server.http.state import state_of
 from omnistage.server.realtime.webrtc.calls import WebRtcCalls
@@ -32,24 +32,16 @@ BODY = {
         SDP: {"schema": {"type": "string"}},
     },
 }
-ANSWER: Mapping[int | str, Any] = {201: {"content": {SDP: {"schema": {"type": "string"}}}}}
 
 
 def routes(gateway: Gateway) -> APIRouter:
     """The offer of a call, and its end."""
     router = APIRouter()
     calls = CallRequests(gateway)
-    router.post(
-        CALLS,
-        summary="Create a call",
-        status_code=201,
-        response_class=Response,
-        responses=dict(ANSWER),
-        openapi_extra={"requestBody": BODY},
-    )(calls.create)
-    router.post(f"{CALLS}/{{call_id}}/hangup", summary="Hang up a call", response_class=Response)(
-        calls.hang_up
-    )
+    about = described("Create a call", also=(SDP,), more=errors(501), body=BODY)
+    about["responses"][201] = about["responses"].pop(200)
+    router.post(CALLS, status_code=201, **about)(calls.create)
+    router.post(f"{CALLS}/{{call_id}}/hangup", **described("Hang up a call"))(calls.hang_up)
     return router
 
 

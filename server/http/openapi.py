@@ -23,6 +23,7 @@ ERRORS = {
     415: "The body is no JSON in UTF-8, or compressed.",
     429: "The client has asked too often.",
     500: "The server failed.",
+    501: "The server lacks what this needs.",
     503: "A stage is not there, or the queue is full: come back later.",
     504: "A stage or the request took longer than its deadline.",
     507: "A stage ran out of memory with this request alone.",
