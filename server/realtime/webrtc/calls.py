@@ -116,6 +116,9 @@ class WebRtcCalls:
             waiting.set_result(told)
 
     def _note_end(self, bridge: BridgeProcess) -> None:
+        assert bridge.process.stdin is not None
+        with suppress(BrokenPipeError):
+            bridge.process.stdin.close()
         if self._bridge is bridge:
             self._bridge = None
             code = bridge.process.returncode

@@ -1,10 +1,14 @@
 """Calls by WebRTC, by a client of aiortc's: offers, audio both ways, interruptions, ends."""
 
 import asyncio
+import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
@@ -14,6 +18,7 @@ pytest.importorskip("aiortc", reason="the extra omnistage[webrtc] is not install
 from support.webrtc import PATH, Caller, calling
 
 from omnistage.server.http.keys import Keys
+from omnistage.server.realtime.webrtc.calls import MODULE as BRIDGE
 
 SESSION: dict[str, Any] = {"type": "realtime", "model": MODEL, "instructions": "Be short."}
 
@@ -172,3 +177,41 @@ async def test_a_client_secret_opens_calls_and_a_wrong_key_none(
         finally:
             await caller.close()
         wait_until(lambda: gateway.do(lambda: gateway.runtime.flights.is_empty))
+
+
+def bridges() -> list[psutil.Process]:
+    """The processes of calls that this one has."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if child.status() != psutil.STATUS_ZOMBIE and BRIDGE in child.cmdline():
+                found.append(child)
+    return found
+
+
+async def test_the_process_of_calls_ends_with_the_last(gateway: RunningGateway) -> None:
+    async with calling(gateway.url, SESSION) as call, calling(gateway.url, SESSION) as other:
+        await call.until("session.created")
+        await other.until("session.created")
+        assert len(bridges()) == 1
+    await asyncio.to_thread(wait_until, lambda: not bridges())
+
+
+async def test_a_killed_process_of_calls_is_replaced_for_the_next(gateway: RunningGateway) -> None:
+    async with calling(gateway.url, SESSION) as call:
+        await call.until("session.created")
+        await call.write("endless")
+        call.say("response.create")
+        await call.until("output_audio_buffer.started")
+        (bridge,) = bridges()
+        bridge.kill()
+        await asyncio.to_thread(gateway.wait_until_idle)  # its sessions have ended
+        async with calling(gateway.url, SESSION) as other:
+            await other.until("session.created")
+            (another,) = bridges()
+            assert another.pid != bridge.pid
+
+
+def test_the_process_of_calls_ends_with_its_server() -> None:
+    ended = subprocess.run([sys.executable, "-m", BRIDGE], input=b"", timeout=60, check=False)
+    assert ended.returncode == 0
