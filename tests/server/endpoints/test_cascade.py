@@ -254,6 +254,19 @@ def test_a_turn_is_transcribed_once_and_only_told_of_if_asked(
     assert [one["role"] for one in user] == ["user", "assistant", "user"]
 
 
+def test_the_text_model_never_gets_audio(gateway: RunningGateway, talk: Talk) -> None:
+    """Neither for an answer nor ahead of one, when the history has changed."""
+    thinker = gateway.stages.stages["thinker"]
+    speak(talk)
+    talk.until("response.done")
+    before = len(thinker.opened)
+    talk.update(instructions="Be kind.")
+    assert talk.is_quiet(0.3)
+    assert len(thinker.opened) == before
+    for chunk in thinker.opened:
+        assert "audio" not in str(chunk.message.fields["messages"])
+
+
 def test_audio_of_an_item_and_out_of_band_is_answered_in_words(
     gateway: RunningGateway, talk: Talk
 ) -> None:
