@@ -23,7 +23,7 @@ TEXT, SPOKEN = "text", "text+audio"
 AT_ONCE = 8
 SETTLE_S = 30.0  # a stage sends what it measured once a second
 SHORT = {"max_completion_tokens": 6}
-ENDLESS = {"max_completion_tokens": 600, "ignore_eos": True}
+ENDLESS = {"max_completion_tokens": 900, "ignore_eos": True}
 OF_THE_SERVER = (
     *("The gateway", "Stages", "Channels", "Processes"),
     *("Every stage", "Engines of vLLM", "Vocoders"),

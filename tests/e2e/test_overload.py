@@ -100,7 +100,7 @@ async def all_begun(server: TinyServer) -> None:
 async def times(server: TinyServer) -> list[float]:
     """How long a few answers take, one after the other."""
     taken = []
-    for _ in range(8):
+    for _ in range(6):
         started = time.monotonic()
         await server.ask(question("fine", [text("All well?")]).messages)
         taken.append(time.monotonic() - started)
@@ -146,10 +146,12 @@ async def test_clients_that_do_not_read_hold_nobody_up_longer_than_those_that_do
     finally:
         for connection in slow:
             connection.close()
-    rounds = (before, beside_readers, during, after)
+    alone = await times(server)
+    rounds = (before, beside_readers, during, after, alone)
     figures = [1e3 * statistics.median(taken) for taken in rounds]
-    logger.info("median of an answer alone, beside readers, others, after: %s ms", figures)
+    logger.info("median of an answer before, beside readers, others, after, alone: %s ms", figures)
     logger.info("gateway: %d MiB more", grown)
     assert sum(during) < 2 * sum(beside_readers)
-    assert statistics.median(after) < 1.5 * statistics.median(before)
+    # Other work of the machine may begin meanwhile, and is in `alone`.
+    assert statistics.median(after) < 1.5 * max(map(statistics.median, (before, alone)))
     assert grown < 512

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.engine
 
 HELLO = QUESTIONS[0].messages
 ENDLESS = {
-    "max_completion_tokens": 600,
+    "max_completion_tokens": 900,
     "ignore_eos": True,
-    "stage_params": {"talker": {"temperature": 0, "max_tokens": 700, "ignore_eos": True}},
+    "stage_params": {"talker": {"temperature": 0, "max_tokens": 900, "ignore_eos": True}},
 }
 
 
