@@ -15,6 +15,7 @@ SPEAKING = ("talker_config", "token2wav_config", "code2wav_config", "tts_config"
 SENTENCE_MODULES = "modules.json"  # of a sentence-transformers folder: how it pools
 TEXT_ONLY = "text only: its speech stages are not supported"
 TRANSCRIBERS = frozenset({"qwen3_asr"})  # model types that are served as transcribers
+MEL_BINS = "num_mel_bins"  # Whisper's only word for audio
 TINY = "omnistage.stages.checkpoint"
 
 
@@ -39,7 +40,7 @@ def transcriber_offer(checkpoint: Checkpoint, engine: Mapping[str, Any]) -> Offe
     """
     if not checkpoint.has(CONFIG):
         return None
-    if not any("audio" in key or "mel" in key for key in _keys_of(checkpoint.config)):
+    if not any("audio" in key or key == MEL_BINS for key in _keys_of(checkpoint.config)):
         kind = checkpoint.config.get("model_type")
         raise ValueError(f"a model of type {kind!r} takes no audio: this stage transcribes")
     return Offer(frozenset({"transcript"}))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from support.cascade import CASCADE, SPEECH, TRANSCRIBER
 from support.fake_openai import MODEL as FAKE_MODEL
 from support.fake_openai import FakeOpenAI
 from support.gateway import IMAGES, MODEL, OMNI, TEXT_ONLY, running_gateway
@@ -28,6 +29,19 @@ async def test_a_server_that_speaks_offers_its_voices(tmp_path: Path) -> None:
     assert offer == ModelOffer(MODEL, frozenset({"text", "audio"}), voices, has_timeline=True)
     assert offer.modes == ["Text", "Text and speech"]
     assert offer.tabs == {"chat", "speech", "transcription"}
+
+
+async def test_a_cascade_offers_chats_of_text_and_a_transcriber_transcripts_alone(
+    tmp_path: Path,
+) -> None:
+    with running_gateway(tmp_path / "cascade", CASCADE, speech=SPEECH) as gateway:
+        offer = await learnt(gateway.url)
+    assert offer.modes == ["Text"]
+    assert offer.tabs == {"chat", "speech", "transcription"}
+    with running_gateway(tmp_path / "transcriber", TRANSCRIBER) as gateway:
+        offer = await learnt(gateway.url)
+    assert offer.modes == []
+    assert offer.tabs == {"transcription"}
 
 
 async def test_a_server_of_pictures_offers_pictures_and_edits(tmp_path: Path) -> None:
