@@ -15,6 +15,12 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns a configuration that lies beside the code."""
+    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return value
+
+
 def write_tokenizer(
     folder: Path,
     tokenizer: TinyTokenizer,
