@@ -19,7 +19,7 @@ def arguments_of(body: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def load_bare(folder: str, body: Mapping[str, Any]) -> Callable[[int], float]:
+def load_bare(folder: str, body: Mapping[str, object]) -> Callable[[int], float]:
     """The pipeline of a folder; the call makes one request's pictures and returns its seconds."""
     import torch
     from diffusers import DiffusionPipeline

@@ -124,7 +124,7 @@ def error_message(body: bytes) -> str:
     return message_of(said.get("error", said) if isinstance(said, dict) else said)
 
 
-def message_of(error: Any) -> str:
+def message_of(error: object) -> str:
     """Returns what an error object says."""
     if isinstance(error, dict):
         error = error.get("message", error.get("detail", error))

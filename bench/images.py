@@ -136,7 +136,7 @@ class PicturePlan:
     transport: httpx.AsyncBaseTransport | None = field(default=None, repr=False)
 
 
-def numbered(body: Mapping[str, Any], number: int) -> dict[str, Any]:
+def numbered(body: Mapping[str, object], number: int) -> dict[str, object]:
     """The body of one request."""
     return {"prompt": PROMPTS[number % len(PROMPTS)], "seed": number, **body}
 

@@ -8,7 +8,6 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
 import httpcore
 
@@ -90,7 +89,7 @@ class StampedStream(asyncio.Protocol, httpcore.AsyncNetworkStream):
         self._transport = transport
         return self
 
-    def get_extra_info(self, info: str) -> Any:
+    def get_extra_info(self, info: str) -> object:
         """httpcore asks whether an idle connection was closed, and for the TLS object."""
         if info == "is_readable":
             return self._coming.is_set()
@@ -106,7 +105,7 @@ class StampedNetwork(httpcore.AsyncNetworkBackend):
         port: int,
         timeout: float | None = None,  # noqa: ASYNC109
         local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
+        socket_options: Iterable[object] | None = None,
     ) -> StampedStream:
         """Connect; `local_address` and `socket_options` are not used."""
         loop = asyncio.get_running_loop()

@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from omnistage.bench.load import ClosedLoop, Load, OpenLoop
 
@@ -75,7 +75,7 @@ def per_level(
     return found
 
 
-def read_object(option: str, text: str) -> dict[str, Any]:
+def read_object(option: str, text: str) -> dict[str, object]:
     """The fields of a JSON object."""
     try:
         fields = json.loads(text)

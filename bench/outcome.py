@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -12,7 +12,7 @@ from rich.console import Console
 T = TypeVar("T")
 
 
-def outcome(measuring: Coroutine[Any, Any, T]) -> T:
+def outcome(measuring: Coroutine[object, object, T]) -> T:
     """Returns what was measured; a server that cannot be measured at all ends the command with
     why.
     """

@@ -55,7 +55,7 @@ class SpeechClient(Client):
 
     path = "audio/speech"
 
-    def _has_sound(self, body: Mapping[str, Any]) -> bool:
+    def _has_sound(self, body: Mapping[str, object]) -> bool:
         return True
 
     async def _read(

@@ -1,14 +1,13 @@
 """A conversation as gradio's chat shows it."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from omnistage.demo.chat import ChatTurn
 
 WAITING = "…"
 
 
-def bubbles(turns: Sequence[ChatTurn], is_running: bool = False) -> list[dict[str, Any]]:
+def bubbles(turns: Sequence[ChatTurn], is_running: bool = False) -> list[dict[str, object]]:
     """Every turn; the last one may still run."""
     shown = [bubble for turn in turns for bubble in _of_turn(turn)]
     if is_running and not (turns[-1].answer or turns[-1].answer_files):
@@ -16,7 +15,7 @@ def bubbles(turns: Sequence[ChatTurn], is_running: bool = False) -> list[dict[st
     return shown
 
 
-def _of_turn(turn: ChatTurn) -> Iterator[dict[str, Any]]:
+def _of_turn(turn: ChatTurn) -> Iterator[dict[str, object]]:
     for path in turn.files:
         yield {"role": "user", "content": {"path": path}}
     if turn.text:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import openai
 from openai import AsyncOpenAI
@@ -93,5 +92,5 @@ async def _voices(client: AsyncOpenAI) -> tuple[tuple[str, ...], str]:
 
 def names_of(answer: object) -> tuple[str, ...]:
     """The names in a list of voices: each a string or an object with a name."""
-    listed: Sequence[Any] = answer.get("voices", ()) if isinstance(answer, dict) else ()
+    listed: Sequence[object] = answer.get("voices", ()) if isinstance(answer, dict) else ()
     return tuple(str(one["name"] if isinstance(one, dict) else one) for one in listed)

@@ -1,7 +1,6 @@
 """The page: a head that tells of the server, and a tab for each thing that it may do."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import gradio as gr
 
@@ -29,7 +28,7 @@ class Reflection:
 
     backend: Backend
 
-    async def look(self, mode: str | None, voice: str | None) -> tuple[Any, ...]:
+    async def look(self, mode: str | None, voice: str | None) -> tuple[object, ...]:
         """Return updates of the head, the offer, the tabs, the choices and the conversation."""
         try:
             offer = await learn(self.backend.client)
@@ -48,7 +47,7 @@ class Reflection:
         )
 
 
-def choices(offer: ModelOffer, mode: str | None, voice: str | None) -> list[Any]:
+def choices(offer: ModelOffer, mode: str | None, voice: str | None) -> list[object]:
     """The choices of output, voice of the chat and voice of speech; what was chosen stays."""
     modes, voices = offer.modes, list(offer.voices)
     chosen = mode if mode in modes[1:] else next(iter(modes[-1:]), None)

@@ -40,7 +40,7 @@ def progress_html(progress: PictureProgress) -> str:
     return f'<div class="os-progress" role="status">{progress.state}{bar}</div>'
 
 
-def shown_first(pictures: list[tuple[str, str]]) -> Any:
+def shown_first(pictures: list[tuple[str, str]]) -> object:
     """The gallery's update: the first picture large."""
     return gr.update(value=pictures, selected_index=0 if pictures else None)
 

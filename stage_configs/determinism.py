@@ -6,7 +6,6 @@ that is refused. docs/deterministic.md says what holds then.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from omnistage.stage_configs.kinds import Kind
 from omnistage.stage_configs.parallel import Problem
@@ -39,7 +38,7 @@ BACK_ENDS = ("FLASH_ATTN", "FLEX_ATTENTION", "TRITON_ATTN")
 
 
 def determinism_problem(
-    kind: Kind, engine: Mapping[str, Any], environment: Mapping[str, Any]
+    kind: Kind, engine: Mapping[str, object], environment: Mapping[str, object]
 ) -> Problem | None:
     """Why a stage cannot be deterministic; None if it can."""
     if kind.is_parallel:
@@ -51,7 +50,9 @@ def determinism_problem(
     return None
 
 
-def _vllm_problems(engine: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[Problem]:
+def _vllm_problems(
+    engine: Mapping[str, object], environment: Mapping[str, object]
+) -> Iterator[Problem]:
     for name, needed in VLLM_SWITCHES.items():
         given = environment.get(name, needed)
         if str(given) != str(needed):
@@ -83,7 +84,7 @@ def cpu_note(name: str) -> str:
     )
 
 
-def determining(kind: Kind, *, has_gpu: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def determining(kind: Kind, *, has_gpu: bool) -> tuple[dict[str, object], dict[str, object]]:
     """Returns what a deterministic stage has beside its own words: engine arguments and
     environment.
     """

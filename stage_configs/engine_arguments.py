@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -48,7 +47,7 @@ def is_switch(argument: str) -> bool:
     return _vllm_types().get(argument, "").startswith("bool")
 
 
-def value_problem(argument: str, value: Any) -> str | None:
+def value_problem(argument: str, value: object) -> str | None:
     """Returns what is wrong with the value of a number or a switch of vLLM's; None: nothing is.
 
     It is read as vLLM reads it: "8" is an integer, too.

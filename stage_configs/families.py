@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from omnistage.connectors.registry import Registry, Unusable
 from omnistage.stage_configs.family import Family
@@ -30,7 +30,7 @@ class Families(Registry[Family]):
         """Returns what a kind begins with in place of its family's name."""
         return f"the name of {self.described(name)}" if name in self.names else "another name"
 
-    def owners(self, of: Callable[[Family], Mapping[str, Any]]) -> dict[str, list[str]]:
+    def owners(self, of: Callable[[Family], Mapping[str, object]]) -> dict[str, list[str]]:
         """By each key of one of the mappings that a family has: the families that have it."""
         found = defaultdict[str, list[str]](list)
         for name, family in self.usable():

@@ -112,7 +112,7 @@ class ConnectorSpec(FrozenModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _short_forms(cls, value: Any) -> Any:
+    def _short_forms(cls, value: object) -> object:
         if isinstance(value, str):
             return {"name": value}
         if isinstance(value, dict) and "options" not in value:
@@ -184,7 +184,7 @@ class StageSpec(FrozenModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_number_of_gpus(cls, value: Any) -> Any:
+    def _a_number_of_gpus(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
         number = value.get("gpus")
@@ -240,7 +240,7 @@ class StageSpec(FrozenModel):
 
     @field_validator("options")
     @classmethod
-    def _names_roles(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _names_roles(cls, value: dict[str, object]) -> dict[str, object]:
         roles = value.get(ROLES, [])
         if not isinstance(roles, list) or not all(map(_is_role, roles)):
             raise problem("must be a list of names: letters, digits, '_' and '-'", ROLES)
@@ -325,11 +325,11 @@ def _determined(stage: StageSpec, *, has_gpu: bool) -> StageSpec:
     return stage.model_copy(update=update)
 
 
-def _is_role(value: Any) -> bool:
+def _is_role(value: object) -> bool:
     return isinstance(value, str) and ROLE.fullmatch(value) is not None
 
 
-def _has_lists(value: Any) -> bool:
+def _has_lists(value: object) -> bool:
     return isinstance(value, list | tuple) and any(isinstance(one, list | tuple) for one in value)
 
 
@@ -401,7 +401,7 @@ class StageGraph(FrozenModel):
 
     @field_validator("served_model_name", mode="before")
     @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
+    def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
     @field_validator("served_model_name")
@@ -422,7 +422,7 @@ class StageGraph(FrozenModel):
 
     @field_validator("stages", mode="before")
     @classmethod
-    def _names(cls, value: Any) -> Any:
+    def _names(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
         for name, spec in value.items():
@@ -671,7 +671,7 @@ class StageGraph(FrozenModel):
             return any(replica.gpus for replica in replicas)
         return any(used_gpus(replica.gpus) for replica in replicas)
 
-    def with_engine(self, kind: str | None = None, **arguments: Any) -> "StageGraph":
+    def with_engine(self, kind: str | None = None, **arguments: object) -> "StageGraph":
         """The graph whose stages of a kind, or all, have these arguments for their engines.
 
         Raises ValueError if there is no such stage.

@@ -81,7 +81,7 @@ def _read(path: Path) -> Document:
     return document
 
 
-def _validate(path: Path, document: Document, value: Any) -> None:
+def _validate(path: Path, document: Document, value: object) -> None:
     """Raise GraphError if the file is wrong without any override."""
     try:
         StageGraph.model_validate(value)
@@ -89,7 +89,7 @@ def _validate(path: Path, document: Document, value: Any) -> None:
         raise GraphError(f"{path}:{_describe(error, document)}") from error
 
 
-def _blamed(error: ValidationError, changed: Any, overrides: Sequence[Override]) -> str:
+def _blamed(error: ValidationError, changed: object, overrides: Sequence[Override]) -> str:
     """The last override of the place that is wrong, or all below it; empty if there are none."""
     document = _document_of(changed)
     _, wrong = document.locate(_place(_first(error)))
@@ -106,7 +106,7 @@ def _index(part: str | int) -> str | int:
     return int(part) if isinstance(part, str) and part.isdecimal() else part
 
 
-def _document_of(value: Any) -> Document:
+def _document_of(value: object) -> Document:
     """A value as if it had been read: its places can be found, its lines mean nothing."""
     return parse(yaml.safe_dump(value, sort_keys=False))
 
@@ -140,7 +140,7 @@ def _describe(error: ValidationError, document: Document) -> str:
     return f"{line}: {dotted(written) or 'the graph'}: {message}"
 
 
-def _first(error: ValidationError) -> Mapping[str, Any]:
+def _first(error: ValidationError) -> Mapping[str, object]:
     """The problem to tell of: a misspelt key is also a missing one, and its own error says more."""
     problems = error.errors()
     return next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
@@ -161,7 +161,7 @@ def _expected(problem: Mapping[str, Any]) -> str | None:
     return message.removeprefix(start) if message.startswith(start) else None
 
 
-def _message(problem: Mapping[str, Any], expected: list[str | None]) -> str:
+def _message(problem: Mapping[str, object], expected: list[str | None]) -> str:
     if expected[0] is None:
         return str(problem["msg"]).removeprefix("Value error, ")
     wanted = " or ".join(dict.fromkeys(one for one in expected if one is not None))

@@ -86,5 +86,5 @@ def _config(model: str) -> Mapping[str, Any] | None:
         raise NoNeeds(str(error)) from error
 
 
-def _fits(wanted: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+def _fits(wanted: Mapping[str, object], config: Mapping[str, object]) -> bool:
     return all(value_at(config, tuple(key.split("."))) == value for key, value in wanted.items())

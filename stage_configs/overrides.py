@@ -89,7 +89,7 @@ def overridden(graph: Mapping[str, Any], overrides: Iterable[Override]) -> dict[
     return dict(changed)
 
 
-def _of_stage(flag: str, text: str) -> tuple[str, Place, Any]:
+def _of_stage(flag: str, text: str) -> tuple[str, Place, object]:
     key, value = _split(flag, text)
     name, *rest = key.split(".")
     if not rest:
@@ -97,7 +97,7 @@ def _of_stage(flag: str, text: str) -> tuple[str, Place, Any]:
     return name, tuple(rest), value
 
 
-def _split(flag: str, text: str) -> tuple[str, Any]:
+def _split(flag: str, text: str) -> tuple[str, object]:
     """A key, and its value as YAML has it; nothing behind the sign is YAML's null."""
     key, sign, value = text.partition("=")
     if not sign or not all(key.split(".")):
@@ -109,7 +109,7 @@ def _split(flag: str, text: str) -> tuple[str, Any]:
         raise OverrideError(f"{flag} {text}: the value is no YAML: {problem}") from problem
 
 
-def _check_stage(graph: Mapping[str, Any], override: Override) -> None:
+def _check_stage(graph: Mapping[str, object], override: Override) -> None:
     """The stage is there, and it has the key."""
     place, stages = override.place, graph.get("stages")
     if place[0] != "stages" or len(place) < 3 or not isinstance(stages, dict):
@@ -126,7 +126,7 @@ def _check_stage(graph: Mapping[str, Any], override: Override) -> None:
         raise override.error(f"unknown key {rest[0]!r}; {nearest(rest[0], known)}")
 
 
-def _with(value: Any, place: Place, override: Override) -> Any:
+def _with(value: object, place: Place, override: Override) -> object:
     """A value in which one place is another: aliases share what they stand for, so it is copied."""
     if not place:
         return override.value
@@ -141,7 +141,7 @@ def _with(value: Any, place: Place, override: Override) -> Any:
     return {**inner, part: _with(inner.get(part), rest, override)}
 
 
-def _number(items: Sequence[Any], part: str | int, place: Place, override: Override) -> int:
+def _number(items: Sequence[object], part: str | int, place: Place, override: Override) -> int:
     if str(part).isdecimal() and int(part) < len(items):
         return int(part)
     above = dotted(override.place[: len(override.place) - len(place)])

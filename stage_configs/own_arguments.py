@@ -53,7 +53,7 @@ TALKER: Owned = {
 TEXT_ENCODER: Owned = {**MODEL_CLASS, **ROWS_OF_ALL_POSITIONS}
 
 
-def own_problem(own: Owned, engine: Mapping[str, Any]) -> tuple[str, tuple[str, ...]] | None:
+def own_problem(own: Owned, engine: Mapping[str, object]) -> tuple[str, tuple[str, ...]] | None:
     """Returns what is wrong with arguments that are the stage's own, and the key; None: nothing
     is.
     """
@@ -66,14 +66,14 @@ def own_problem(own: Owned, engine: Mapping[str, Any]) -> tuple[str, tuple[str, 
     return None
 
 
-def with_own(engine: Mapping[str, Any], own: Owned) -> dict[str, Any]:
+def with_own(engine: Mapping[str, object], own: Owned) -> dict[str, object]:
     """Engine arguments with the stage's own values. Raises ValueError if others were written."""
     refuse_own(engine, own)
     values = {name: one.value for name, one in own.items() if one.value is not None}
     return {**engine, **values}
 
 
-def refuse_own(engine: Mapping[str, Any], own: Owned) -> None:
+def refuse_own(engine: Mapping[str, object], own: Owned) -> None:
     """Raise ValueError if arguments that are the stage's own are written."""
     found = own_problem(own, engine)
     if found is not None:
@@ -81,5 +81,5 @@ def refuse_own(engine: Mapping[str, Any], own: Owned) -> None:
         raise ValueError(f"{name} {message}")
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -89,7 +89,7 @@ def parallel_problem(
     return None
 
 
-def _edge_problem(engine: Mapping[str, Any]) -> Problem | None:
+def _edge_problem(engine: Mapping[str, object]) -> Problem | None:
     for name, reason in NO_EDGE.items():
         if (engine.get(name) or 1) != 1:
             return f"must be 1: {reason}", ("engine", name)
@@ -98,7 +98,7 @@ def _edge_problem(engine: Mapping[str, Any]) -> Problem | None:
     return None
 
 
-def _elsewhere_problem(engine: Mapping[str, Any]) -> Problem | None:
+def _elsewhere_problem(engine: Mapping[str, object]) -> Problem | None:
     nothing = {**ELSEWHERE, "data_parallel_size_local": num_lanes(engine)}
     for name, value in nothing.items():
         if engine.get(name) not in (None, value):
@@ -112,7 +112,7 @@ def _elsewhere_problem(engine: Mapping[str, Any]) -> Problem | None:
 # A stage whose denoisers have ranks
 
 
-def ranks_problem(gpus: Collection[int], engine: Mapping[str, Any]) -> Problem | None:
+def ranks_problem(gpus: Collection[int], engine: Mapping[str, object]) -> Problem | None:
     """Why the ranks of a stage's denoisers cannot be like that; None if they can."""
     return (
         _ways_problem(engine.get("parallel"))
@@ -134,7 +134,7 @@ def num_ranks(engine: Mapping[str, Any]) -> int:
     return max(prod(sizes.values()), num_parts) * int(engine.get("guidance_ranks") or 1)
 
 
-def _ways_problem(ways: Any) -> Problem | None:
+def _ways_problem(ways: object) -> Problem | None:
     place, known = ("engine", "parallel"), (*WAYS, TILES)
     if ways is None:
         return None
@@ -177,7 +177,7 @@ def _tiles_problem(engine: Mapping[str, Any]) -> Problem | None:
     return message, ("engine", "parallel", TILES)
 
 
-def _alone_problem(engine: Mapping[str, Any]) -> Problem | None:
+def _alone_problem(engine: Mapping[str, object]) -> Problem | None:
     if num_ranks(engine) == 1:
         return None
     for name, reason in ALONE.items():
@@ -202,5 +202,5 @@ def _number_problem(gpus: Collection[int], engine: Mapping[str, Any]) -> Problem
     return f"{message}; the two must be equal", ("gpus",)
 
 
-def _is_size(value: Any) -> bool:
+def _is_size(value: object) -> bool:
     return type(value) is int and value >= 1

@@ -5,7 +5,7 @@ On a cluster a stage says how many GPUs it wants and not which, and what else it
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -52,7 +52,7 @@ class Placement(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _by_name(cls, value: Any) -> Any:
+    def _by_name(cls, value: object) -> object:
         return {"by": value} if isinstance(value, str) else value
 
     @property

@@ -37,7 +37,7 @@ def with_profiles(graph: StageGraph, folder: Path) -> StageGraph:
 
 def _profiled(stage: StageSpec, folder: Path) -> StageSpec:
     kind = KINDS[stage.kind]
-    own: dict[str, Any] = {}
+    own: dict[str, object] = {}
     if kind.is_parallel:
         known = {name: value for name, value in VLLM.items() if name in profiler_fields()}
         own = {PROFILER: {**known, "torch_profiler_dir": str(folder)}} if known else {}

@@ -1,7 +1,6 @@
 """Finds the stages whose engines may draft tokens."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from omnistage.stage_configs.kinds import Kind
 from omnistage.stage_configs.parallel import Problem
@@ -10,12 +9,12 @@ from omnistage.stage_configs.parallel import Problem
 SPECULATION = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
 
 
-def drafting(engine: Mapping[str, Any]) -> str | None:
+def drafting(engine: Mapping[str, object]) -> str | None:
     """The argument by which an engine drafts tokens; None if it does not."""
     return next((name for name in SPECULATION if engine.get(name)), None)
 
 
-def speculation_problem(kind: Kind, engine: Mapping[str, Any]) -> Problem | None:
+def speculation_problem(kind: Kind, engine: Mapping[str, object]) -> Problem | None:
     """Why a stage's engine cannot draft tokens; None if it does not, or can."""
     name = drafting(engine)
     if name is not None and (kind.engine_takes_feed or kind.feeds_itself):

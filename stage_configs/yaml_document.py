@@ -75,7 +75,7 @@ def dotted(place: Place) -> str:
     return ".".join(str(part) for part in place)
 
 
-def value_at(value: Any, place: Place) -> Any:
+def value_at(value: object, place: Place) -> object:
     """Returns what is at a place of mappings in each other; None where nothing is."""
     for part in place:
         value = value.get(part) if isinstance(value, Mapping) else None

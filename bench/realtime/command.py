@@ -3,7 +3,7 @@
 import secrets
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -81,7 +81,7 @@ def realtime(
         turns, chosen_seed, speech_seconds, recordings, false_ends, pause_ms / MS, interruptions
     )
     detection = {"type": "server_vad", "silence_duration_ms": silence_ms}
-    session: dict[str, Any] = {
+    session: dict[str, object] = {
         "type": "realtime",
         "audio": {"input": {"turn_detection": detection}},
         **fields,

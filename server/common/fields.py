@@ -40,7 +40,7 @@ class RequestFields(BaseModel):
         return names
 
 
-def refuse(given: Mapping[str, Any], refused: Refused) -> None:
+def refuse(given: Mapping[str, object], refused: Refused) -> None:
     """Raise ApiError for the first of the refused fields that asks for something."""
     for name in sorted(refused.keys() & given.keys()):
         value = given[name]
@@ -48,7 +48,7 @@ def refuse(given: Mapping[str, Any], refused: Refused) -> None:
             raise unsupported(name)
 
 
-def _is_same(value: Any, nothing: Any) -> bool:
+def _is_same(value: object, nothing: object) -> bool:
     """Compare as JSON does: to Python, 0 is false."""
     return isinstance(value, bool) == isinstance(nothing, bool) and bool(value == nothing)
 
@@ -56,7 +56,7 @@ def _is_same(value: Any, nothing: Any) -> bool:
 T = TypeVar("T", bound=BaseModel)
 
 
-def parse(model: type[T], fields: Any, place: str | None = None, words: str = WORDS) -> T:
+def parse(model: type[T], fields: object, place: str | None = None, words: str = WORDS) -> T:
     """The fields, which are at a place in the body, as their model; ApiError if they are not."""
     try:
         return model.model_validate(fields)

@@ -18,7 +18,7 @@ MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 64) - 1
 Link = tuple["Link", str | int] | None
 
 
-def parse_json(data: bytes) -> dict[str, Any]:
+def parse_json(data: bytes) -> dict[str, object]:
     """Returns the object in a body; raises ApiError with the field to blame where there is one."""
     if not data:
         raise _invalid("The body is empty; it must be a JSON object.")
@@ -40,7 +40,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     value = dict(pairs)
     if len(value) != len(pairs):
         name = _printable(_first_twice(pairs))
@@ -48,7 +48,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _first_twice(pairs: list[tuple[str, Any]]) -> str:
+def _first_twice(pairs: list[tuple[str, object]]) -> str:
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
@@ -57,9 +57,9 @@ def _first_twice(pairs: list[tuple[str, Any]]) -> str:
     raise AssertionError("no key is there twice")
 
 
-def check_values(body: Any) -> None:
+def check_values(body: object) -> None:
     """Looks at every key and value once; raises ApiError."""
-    waiting: list[tuple[Any, Link, int]] = [(body, None, 1)]
+    waiting: list[tuple[object, Link, int]] = [(body, None, 1)]
     while waiting:
         value, link, depth = waiting.pop()
         if isinstance(value, str):

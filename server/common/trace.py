@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from omnistage.server.common.outcome import Outcome
 from omnistage.stages.messages.trace_context import TraceContext
@@ -49,7 +48,7 @@ class Timeline:
         marks = self.marks.items()
         return sorted((at_ns, *what) for what, at_ns in marks if what[1] not in ENDS)
 
-    def to_list(self) -> list[dict[str, Any]]:
+    def to_list(self) -> list[dict[str, object]]:
         """The way, ms after its first stamp."""
         way = self.way
         return [

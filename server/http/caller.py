@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import FastAPI, Request
 
@@ -61,7 +61,7 @@ class HttpCaller:
         run = in_thread if self._is_slow else beside_loop
         return await run(self._http, work)
 
-    async def wait(self, loading: Coroutine[Any, Any, T]) -> T:
+    async def wait(self, loading: Coroutine[object, object, T]) -> T:
         """Await what is loaded; raises ApiError once the request is overdue, and ClientGone."""
         async with within_deadline(self._http.scope):
             return await unless_gone(self._http.receive, loading)

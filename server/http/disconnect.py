@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.types import Receive
 
@@ -13,7 +13,7 @@ class ClientGone(Exception):
     """The client hung up before its answer was complete."""
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(receive: Receive, work: Coroutine[object, object, T]) -> T:
     """The result of `work`; it is cancelled, and ClientGone raised, when the client hangs up."""
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(_gone(receive))

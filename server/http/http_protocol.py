@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -42,7 +42,7 @@ class RefusingProtocol(asyncio.Protocol):
         if not self._has_refused:
             super().data_received(data)
 
-    def handle_websocket_upgrade(self, *event: Any) -> None:
+    def handle_websocket_upgrade(self, *event: object) -> None:
         """Hand the connection over, unless an answer before it is still being written."""
         if self._is_answering:
             self._refuse(ApiError(400, "A WebSocket cannot begin here.", code="invalid_http"))

@@ -109,7 +109,7 @@ class KeyGuard:
         """Return the owner of the key that a request has; ApiError if it has none."""
         headers = Headers(scope=scope)
         if self._temporary is not None and scope["path"] in self._opened:
-            found: TemporaryKey[Any] | None = self._temporary.find(headers)
+            found: TemporaryKey[object] | None = self._temporary.find(headers)
             if found is not None:
                 return found.owner
         return self._keys.owner(headers)

@@ -88,7 +88,7 @@ class DescribedApp(FastAPI):
 
 def described(
     summary: str,
-    answer: Any = None,
+    answer: object = None,
     also: Sequence[str] = (),
     *,
     body: Json | None = None,
@@ -117,7 +117,7 @@ def described(
     return route
 
 
-def success(meaning: str, answer: Any = None, also: Sequence[str] = ()) -> Json:
+def success(meaning: str, answer: object = None, also: Sequence[str] = ()) -> Json:
     """An answer that is no error, in JSON and in other media types."""
     content = {"content": {one: _form_of(one) for one in also}}
     return {"description": meaning, **content, **({} if answer is None else {"model": answer})}
@@ -128,12 +128,12 @@ def errors(*statuses: int) -> Responses:
     return {status: _error(status) for status in statuses}
 
 
-def json_examples(bodies: Mapping[str, Any]) -> Json:
+def json_examples(bodies: Mapping[str, object]) -> Json:
     """The body of a route that reads JSON: these are answered with 200."""
     return {"content": {"application/json": {"examples": named_examples(bodies)}}} if bodies else {}
 
 
-def named_examples(bodies: Mapping[str, Any]) -> Json:
+def named_examples(bodies: Mapping[str, object]) -> Json:
     """Bodies by name as a media type has them."""
     return {name: {"value": body} for name, body in bodies.items()}
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from starlette.types import Send
@@ -37,7 +36,7 @@ class Outbox:
         self._is_empty.clear()
         self._changed.set()
 
-    def tell(self, event: Mapping[str, Any], source: object = None) -> None:
+    def tell(self, event: Mapping[str, object], source: object = None) -> None:
         """Add an event; bytes in it become base64."""
         self.put(msgspec.json.encode(event).decode(), source)
 

@@ -72,7 +72,7 @@ class ConnectionTasks:
         """Return whether nothing runs."""
         return not self._tasks
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def begin(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
         """Begin a task."""
         task = asyncio.create_task(work)
         self._tasks.add(task)

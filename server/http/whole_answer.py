@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Coroutine, Mapping
-from typing import Any
 
 import msgspec
 from fastapi import Request, Response
@@ -18,7 +17,7 @@ logger = logging.getLogger(__name__)
 async def whole_answer(
     http: Request,
     request_id: str,
-    making: Coroutine[Any, Any, Mapping[str, Any] | str | bytes],
+    making: Coroutine[object, object, Mapping[str, object] | str | bytes],
     headers: Mapping[str, str],
     media_type: str = "application/json",
 ) -> Response:

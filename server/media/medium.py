@@ -23,7 +23,7 @@ class Medium:
     data: bytes | None = None
 
     @classmethod
-    def of_part(cls, part: dict[str, Any], path: str, watching: Watching = AS_IT_IS) -> "Medium":
+    def of_part(cls, part: dict[str, object], path: str, watching: Watching = AS_IT_IS) -> "Medium":
         """Return the medium of a checked part that is no text."""
         return cls(f"{path}.{part['type']}", part, watching)
 

@@ -48,14 +48,14 @@ def unknown_part_keys(part: Part, path: str) -> list[str]:
     return unknown
 
 
-def _text(part: Part, path: str) -> dict[str, Any]:
+def _text(part: Part, path: str) -> dict[str, object]:
     key = part["type"] if part["type"] in ("refusal", "thinking") else "text"
     if not isinstance(part.get(key), str):
         raise invalid(f"{path}.{key}", "must be a string")
     return {"type": "text", "text": part[key]}
 
 
-def _media(part: Part, path: str) -> dict[str, Any]:
+def _media(part: Part, path: str) -> dict[str, object]:
     key = "image_url" if part["type"] == "input_image" else part["type"]
     place = part.get(key)
     _check_is_here(part, place, f"{path}.{key}")
@@ -70,13 +70,13 @@ def _media(part: Part, path: str) -> dict[str, Any]:
     return {"type": key, key: {"url": url}}
 
 
-def _check_is_here(part: Part, medium: Any, param: str) -> None:
+def _check_is_here(part: Part, medium: object, param: str) -> None:
     """Raise ApiError for a `uuid` of vLLM's in place of a medium: none is kept to be named."""
     if not medium and part.get("uuid") is not None:
         raise unsupported(param, f"{param} by its uuid alone")
 
 
-def checked_url(url: Any, param: str) -> str:
+def checked_url(url: object, param: str) -> str:
     """A URL of what is elsewhere, or a data URL whose data are not checked; raises ApiError."""
     if not isinstance(url, str):
         raise invalid(param, f"must be a {SCHEMES} URL")
@@ -96,12 +96,12 @@ def is_elsewhere(url: str) -> bool:
     return scheme.lower() in ELSEWHERE and bool(colon)
 
 
-def _check_detail(place: Mapping[str, Any], path: str) -> None:
+def _check_detail(place: Mapping[str, object], path: str) -> None:
     if place.get("detail") not in (None, *DETAILS):
         raise invalid(f"{path}.detail", f"must be one of {', '.join(DETAILS)}")
 
 
-def _input_audio(part: Part, path: str) -> dict[str, Any]:
+def _input_audio(part: Part, path: str) -> dict[str, object]:
     audio = part.get("input_audio")
     _check_is_here(part, audio, f"{path}.input_audio")
     if not isinstance(audio, dict):
@@ -114,7 +114,7 @@ def _input_audio(part: Part, path: str) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": data, "format": form}}
 
 
-def bare_base64(data: Any, param: str, instead: str) -> str:
+def bare_base64(data: object, param: str, instead: str) -> str:
     """Return the base64 of a field that has it alone or in a data URL; raises ApiError.
 
     `instead` says where the URL of a file that is elsewhere may be given.

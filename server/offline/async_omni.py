@@ -178,7 +178,7 @@ class AsyncOmni:
         *,
         modalities: Sequence[str] | None = None,
         voice: str | None = None,
-        **fields: Any,
+        **fields: object,
     ) -> Pieces:
         """The same, as it is made: Text, Reasoning, ToolCall, Audio, Picture, then the Answer."""
         said = chat_fields(messages, modalities, voice, fields)
@@ -264,7 +264,7 @@ class AsyncOmni:
         *,
         images: Sequence[ImageLike] = (),
         mask: ImageLike | None = None,
-        **fields: Any,
+        **fields: object,
     ) -> Pieces:
         """The same, as they are made: Progress, Preview (with `partial_images`), Picture."""
         said = image_fields(prompt, fields, is_streamed=True)
@@ -278,17 +278,17 @@ class AsyncOmni:
             speech(self._engine, {**fields, "input": text, "voice": voice})
         )
 
-    def stream_speech(self, /, text: str, *, voice: str | None = None, **fields: Any) -> Pieces:
+    def stream_speech(self, /, text: str, *, voice: str | None = None, **fields: object) -> Pieces:
         """The same, as it is spoken: Audio, then the Answer."""
         return self._engine.stream(speech(self._engine, {**fields, "input": text, "voice": voice}))
 
-    async def transcribe(self, /, sound: SoundLike, **fields: Any) -> Answer:
+    async def transcribe(self, /, sound: SoundLike, **fields: object) -> Answer:
         """Write down what was said; `fields` are those of /v1/audio/transcriptions."""
         return await self._engine.whole(
             transcript(self._engine, TranscriptionRequest, sound, fields)
         )
 
-    async def translate(self, /, sound: SoundLike, **fields: Any) -> Answer:
+    async def translate(self, /, sound: SoundLike, **fields: object) -> Answer:
         """Write down in English what was said; `fields` are those of /v1/audio/translations."""
         return await self._engine.whole(transcript(self._engine, TranslationRequest, sound, fields))
 
@@ -382,8 +382,8 @@ def chat_fields(
 
 
 def image_fields(
-    prompt: str | Sequence[str], fields: Mapping[str, Any], is_streamed: bool
-) -> dict[str, Any]:
+    prompt: str | Sequence[str], fields: Mapping[str, object], is_streamed: bool
+) -> dict[str, object]:
     """The fields of a body of /v1/images."""
     words = prompt if isinstance(prompt, str) else list(prompt)
     return {**fields, "prompt": words, "stream": is_streamed}

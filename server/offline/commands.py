@@ -40,14 +40,14 @@ def asleep(engine: Engine) -> Asleep:
 
 
 async def change_sleep(
-    engine: Engine, command: str, kind: type[Wake], fields: Mapping[str, Any]
+    engine: Engine, command: str, kind: type[Wake], fields: Mapping[str, object]
 ) -> Asleep:
     """Put stages to sleep, or wake them, once their requests have ended."""
     with command_of(engine):
         return asleep_of(await engine.commands.send_drained(command, asked(kind, fields)))
 
 
-async def change_replicas(engine: Engine, fields: Mapping[str, Any]) -> tuple[str, ...]:
+async def change_replicas(engine: Engine, fields: Mapping[str, object]) -> tuple[str, ...]:
     """Add replicas to a stage, or take some away; those that it has now."""
     with command_of(engine):
         scaling = asked(Scale, fields)
@@ -56,7 +56,7 @@ async def change_replicas(engine: Engine, fields: Mapping[str, Any]) -> tuple[st
 
 
 async def change_adapters(
-    engine: Engine, command: str, kind: type[OfStages], fields: Mapping[str, Any]
+    engine: Engine, command: str, kind: type[OfStages], fields: Mapping[str, object]
 ) -> Adapters:
     """Add, remove, pin or list LoRA adapters; those that each stage has now."""
     with command_of(engine):
@@ -79,7 +79,7 @@ async def load_weights(
             return await load_folder(engine, {**fields, "path": str(folder)})
 
 
-async def load_folder(engine: Engine, fields: Mapping[str, Any]) -> Asleep:
+async def load_folder(engine: Engine, fields: Mapping[str, object]) -> Asleep:
     """Have stages load the folder at `path`, without it the last one again; raises ApiError."""
     loading = asked(LoadWeights, fields)
     return asleep_of(await engine.commands.send_drained("load_weights", loading))

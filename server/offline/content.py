@@ -66,7 +66,7 @@ def has_objects(given: Messages) -> bool:
     )
 
 
-def _part(part: Any, place: str) -> Any:
+def _part(part: object, place: str) -> object:
     """A part of a message: a string, an object, or a dict that has one."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
@@ -81,7 +81,7 @@ def _part(part: Any, place: str) -> Any:
     return {"type": known, known: {"url": url}}
 
 
-def _kind_of(part: Any) -> str | None:
+def _kind_of(part: object) -> str | None:
     """Returns what an object that is no part by itself is; a path is what its ending says."""
     if isinstance(part, Image.Image):
         return "image"
@@ -93,7 +93,7 @@ def _kind_of(part: Any) -> str | None:
     return None
 
 
-def _url(value: Any, kind: str, place: str) -> str:
+def _url(value: object, kind: str, place: str) -> str:
     if isinstance(value, str) and _is_url(value):
         return value
     data = base64.b64encode(file_of(value, kind, place)).decode("ascii")
@@ -104,7 +104,7 @@ def _is_url(text: str) -> bool:
     return text.startswith("data:") or "://" in text
 
 
-def file_of(value: Any, kind: str, place: str) -> bytes:
+def file_of(value: object, kind: str, place: str) -> bytes:
     """The bytes of a file of this kind; raises ApiError."""
     if isinstance(value, bytes):
         return value
@@ -173,7 +173,7 @@ def _wav(data: bytes, num_channels: int, rate_hz: int, is_float: bool) -> bytes:
     return bytes(written)
 
 
-def source_of(value: Any, place: str) -> Source:
+def source_of(value: object, place: str) -> Source:
     """An image to edit: a file, or where it is; raises ApiError."""
     if isinstance(value, str) and _is_url(value):
         part = checked_part({"type": "image_url", "image_url": value}, place)

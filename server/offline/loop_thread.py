@@ -47,7 +47,9 @@ class LoopThread:
                 future.cancel()
                 ended.wait(PATIENCE_S)
 
-    def _submit(self, work: Coroutine[Any, Any, T], wrapped: Coroutine[Any, Any, T]) -> "Future[T]":
+    def _submit(
+        self, work: Coroutine[object, object, T], wrapped: Coroutine[object, object, T]
+    ) -> "Future[T]":
         try:
             return asyncio.run_coroutine_threadsafe(wrapped, self._loop)
         except RuntimeError:  # the loop is closed

@@ -24,7 +24,7 @@ Prompt = Messages | Mapping[str, Any]
 Done = Callable[[Answer | OmniError], None]
 
 
-def fields_of(prompt: Prompt, fields: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of(prompt: Prompt, fields: Mapping[str, object]) -> dict[str, object]:
     """The fields of one chat of a list."""
     if isinstance(prompt, Mapping):
         return {**fields, **prompt}

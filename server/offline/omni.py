@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def _waiting(
-    method: Callable[Concatenate[AsyncOmni, P], Coroutine[Any, Any, T]],
+    method: Callable[Concatenate[AsyncOmni, P], Coroutine[object, object, T]],
 ) -> Callable[Concatenate["Omni", P], T]:
     """Makes a method of Omni of one of AsyncOmni: its signature and docstring, but it waits."""
 

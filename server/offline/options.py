@@ -72,7 +72,7 @@ class GraphChoice:
             yield Override(f"deadlines[{name!r}]", ("deadlines", name), value)
 
 
-def _of_key(stage: str, key: str, value: Any) -> Iterator[Override]:
+def _of_key(stage: str, key: str, value: object) -> Iterator[Override]:
     """A key of a stage, else an argument of its engine; of a mapping each item alone."""
     typed = f"stages[{stage!r}][{key!r}]"
     if key in MAPPINGS and isinstance(value, Mapping):

@@ -39,7 +39,7 @@ async def pictures(
                 yield piece
 
 
-def sources_of(images: Sequence[Any], mask: Any) -> tuple[list[Source], Source | None]:
+def sources_of(images: Sequence[object], mask: object) -> tuple[list[Source], Source | None]:
     """Returns what is edited, and where; raises ApiError."""
     sources = [source_of(image, f"images[{i}]") for i, image in enumerate(images)]
     return sources, None if mask is None else source_of(mask, "mask")

@@ -27,7 +27,7 @@ async def speech(engine: Engine, fields: Mapping[str, Any]) -> Pieces:
 
 
 async def transcript(
-    engine: Engine, kind: type[AudioRequest], sound: Any, fields: Mapping[str, Any]
+    engine: Engine, kind: type[AudioRequest], sound: object, fields: Mapping[str, object]
 ) -> Pieces:
     """Write down what was said, in its own language or in English."""
     check_hears(engine.graph)

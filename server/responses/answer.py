@@ -103,7 +103,7 @@ def _format(asked: ResponseRequest) -> Json:
     return {"type": "json_schema", **{key: given[key] for key in keys if key in given}}
 
 
-def _tool(tool: Mapping[str, Any]) -> Json:
+def _tool(tool: Mapping[str, object]) -> Json:
     """A function with the keys that OpenAI's always has; another tool as it was given."""
     if tool.get("type") != "function":
         return dict(tool)

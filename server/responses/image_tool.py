@@ -56,7 +56,7 @@ class ImageTool:
         return {name: value for name, value in self.given.items() if name in FIELDS}
 
     @property
-    def fields_beside_text(self) -> dict[str, Any]:
+    def fields_beside_text(self) -> dict[str, object]:
         """Returns the fields of an image drawn from the answer's words; raises ApiError."""
         if self.given.get("action") == "edit":
             raise unsupported(f"{self.place}.action", f"{self.place}.action of a drawn answer")

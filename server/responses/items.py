@@ -117,7 +117,7 @@ class ConversationMessages:
     def _taken_thought(self) -> Message:
         return {"reasoning": self._thought} if self._thought else {}
 
-    def _content(self, content: Any, place: str, whole: bool) -> Any:
+    def _content(self, content: object, place: str, whole: bool) -> object:
         if not isinstance(content, list):
             return content
         made = []
@@ -166,7 +166,7 @@ def _file(part: Item, path: str) -> Message:
     raise unsupported(place, f"{place} of type {media_type or 'unknown'!r}")
 
 
-def _media_type(url: str, filename: Any) -> str:
+def _media_type(url: str, filename: object) -> str:
     """Returns what a data URL says of itself, else what the name of the file says."""
     if url.startswith("data:"):
         return url[len("data:") : 128].partition(",")[0].partition(";")[0].lower()

@@ -42,7 +42,7 @@ def resource_of(item: Item) -> dict[str, Any]:
     return told
 
 
-def _content(item: Item) -> Sequence[Mapping[str, Any]]:
+def _content(item: Item) -> Sequence[Mapping[str, object]]:
     content = item.get("content") or []  # a message that only calls may have none
     is_ours = item["role"] == "assistant"
     if isinstance(content, str):
@@ -50,7 +50,7 @@ def _content(item: Item) -> Sequence[Mapping[str, Any]]:
     return [_part(part, is_ours) for part in content]
 
 
-def _part(part: Mapping[str, Any], is_ours: bool) -> Mapping[str, Any]:
+def _part(part: Mapping[str, object], is_ours: bool) -> Mapping[str, object]:
     if part["type"] == "input_image":
         return {"detail": "auto", **part}
     if is_ours and part["type"] == "output_text":

@@ -28,7 +28,7 @@ def _object(required: Schema, optional: Schema | None = None) -> Schema:
     return {"type": "object", "required": list(required), "properties": properties}
 
 
-def _const(value: str) -> dict[str, Any]:
+def _const(value: str) -> dict[str, object]:
     return {"const": value}
 
 
@@ -179,7 +179,7 @@ class ResponseRequest(Sampling):
             check_structured_outputs(self.structured_outputs)
 
 
-def format_of(asked: ResponseRequest) -> Mapping[str, Any]:
+def format_of(asked: ResponseRequest) -> Mapping[str, object]:
     """`text.format`, or OpenAI's default."""
     given = asked.text.format if asked.text is not None else None
     return {"type": "text"} if given is None else given

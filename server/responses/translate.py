@@ -27,7 +27,7 @@ def chat_of(
     before: Sequence[Item],
     places: Places,
     has_images: bool,
-    image_fields: Mapping[str, Any] | None,
+    image_fields: Mapping[str, object] | None,
 ) -> ChatRequest:
     """The chat that a response is, behind items of earlier ones; raises ApiError.
 
@@ -52,10 +52,10 @@ def messages_of(
     return conversation.messages
 
 
-def _fields(asked: ResponseRequest, has_images: bool) -> dict[str, Any]:
+def _fields(asked: ResponseRequest, has_images: bool) -> dict[str, object]:
     """All but the messages; what was left out stays out."""
     fields = asked.model_dump(exclude_none=True, include=set(SENT_ON | ALSO_SENT_ON))
-    found: Mapping[str, Any] = {
+    found: Mapping[str, object] = {
         "max_completion_tokens": asked.max_output_tokens,
         "parallel_tool_calls": asked.parallel_tool_calls,
         "reasoning_effort": None if asked.reasoning is None else asked.reasoning.effort,
@@ -67,7 +67,7 @@ def _fields(asked: ResponseRequest, has_images: bool) -> dict[str, Any]:
     return fields | {name: value for name, value in found.items() if value is not None}
 
 
-def _format(asked: ResponseRequest) -> Mapping[str, Any] | None:
+def _format(asked: ResponseRequest) -> Mapping[str, object] | None:
     given = format_of(asked)
     kind = given.get("type")
     if kind not in FORMATS:
@@ -81,7 +81,7 @@ def _format(asked: ResponseRequest) -> Mapping[str, Any] | None:
     return {"type": "json_schema", "json_schema": described}
 
 
-def _tools(asked: ResponseRequest, has_images: bool) -> Mapping[str, Any]:
+def _tools(asked: ResponseRequest, has_images: bool) -> Mapping[str, object]:
     """The functions, and which are called; an image is no call of the chat's."""
     given, choice = list(enumerate(asked.tools or ())), asked.tool_choice
     tools = [one for one in given if not (has_images and one[1].get("type") == KIND)]
@@ -99,14 +99,14 @@ def chat_tools(tools: Iterable[tuple[int, Any]], choice: Any) -> Mapping[str, An
     return {"tools": chat, "tool_choice": _choice(choice)}
 
 
-def _tool(tool: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+def _tool(tool: Mapping[str, object], place: str) -> Mapping[str, object]:
     """A function as a chat describes it."""
     _check_function(tool, place)
     function = {key: value for key, value in tool.items() if key != "type" and value is not None}
     return {"type": "function", "function": function}
 
 
-def _choice(choice: Any) -> Any:
+def _choice(choice: object) -> object:
     """A choice of tools as a chat says it."""
     if not isinstance(choice, dict):
         return choice
@@ -124,7 +124,7 @@ def _named(tool: Any, place: str) -> Mapping[str, Any]:
     return {"type": "function", "function": {"name": tool.get("name")}}
 
 
-def _check_function(tool: Any, place: str) -> None:
+def _check_function(tool: object, place: str) -> None:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind == "custom" or (isinstance(kind, str) and kind.startswith(BUILT_IN)):
         raise unsupported(f"{place}.type", f"{place}.type {kind!r}")

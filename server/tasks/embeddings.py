@@ -79,7 +79,7 @@ def inputs_of(given: Any) -> list[Any]:
     return given if is_several else [given]
 
 
-def _is_ids(value: Any) -> bool:
+def _is_ids(value: object) -> bool:
     return (
         isinstance(value, list)
         and bool(value)

@@ -36,7 +36,7 @@ def check_image_chat(chat: ChatRequest, graph: StageGraph) -> None:
         raise invalid("stream_options", "is only allowed when stream is true")
 
 
-def image_fields_of(chat: ChatRequest) -> dict[str, Any]:
+def image_fields_of(chat: ChatRequest) -> dict[str, object]:
     """The fields of a chat that are not the chat's own."""
     said = chat.model_fields_set - READ - NOT_HERE
     return {name: value for name, value in chat if name in said}

@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.medium import Medium
@@ -38,7 +38,7 @@ class Caller(Protocol):
     async def compute(self, work: Callable[[], T]) -> T:
         """Do work that may take a while, without holding the event loop up."""
 
-    async def wait(self, loading: Coroutine[Any, Any, T]) -> T:
+    async def wait(self, loading: Coroutine[object, object, T]) -> T:
         """Await what is loaded, while somebody waits for the answer; raises ApiError if late."""
 
 
@@ -59,7 +59,7 @@ class LocalCaller:
         context = copy_context()
         return await asyncio.get_running_loop().run_in_executor(self.threads, context.run, work)
 
-    async def wait(self, loading: Coroutine[Any, Any, T]) -> T:
+    async def wait(self, loading: Coroutine[object, object, T]) -> T:
         """Await what is loaded; the caller has its own deadline around all."""
         return await loading
 

@@ -81,7 +81,7 @@ class TokenizeRequest(RequestFields):
             raise invalid("add_generation_prompt", "must be false with continue_final_message")
         checked_tools(self.tools, None)
 
-    def to_body(self, graph: StageGraph) -> dict[str, Any]:
+    def to_body(self, graph: StageGraph) -> dict[str, object]:
         """Returns what the entry stage gets; raises ApiError."""
         self.check()
         body = self.model_dump(exclude_none=True, exclude=set(OWN_FIELDS))

@@ -18,7 +18,7 @@ Word = Annotated[str, Field(min_length=1, max_length=200)]
 Language = Annotated[str, Field(pattern=r"^[A-Za-z]{2,20}([-_][A-Za-z0-9]{2,8})*$")]
 
 
-def _one_as_list(value: Any) -> Any:
+def _one_as_list(value: object) -> object:
     """A form has a list's only item under the bare name, too."""
     return [value] if isinstance(value, str) else value
 
@@ -168,7 +168,7 @@ class TranslationRequest(AudioRequest):
 T = TypeVar("T", bound=AudioRequest)
 
 
-def request_of(kind: type[T], fields: dict[str, Any]) -> T:
+def request_of(kind: type[T], fields: dict[str, object]) -> T:
     """Checked fields; `input_audio: {data, format}` stands for a file in JSON. ApiError."""
     if "input_audio" in fields:
         fields = {**fields, "file": _decoded(fields.pop("input_audio"))}
@@ -177,7 +177,7 @@ def request_of(kind: type[T], fields: dict[str, Any]) -> T:
     return request
 
 
-def _decoded(audio: Any) -> bytes:
+def _decoded(audio: object) -> bytes:
     data = audio.get("data") if isinstance(audio, dict) else None
     place = "input_audio.data"
     return decoded(bare_base64(data, place, "send the file itself"), place)

@@ -55,7 +55,7 @@ class PipelineSignature:
             )
 
 
-def offer(checkpoint: Checkpoint, engine: Mapping[str, Any]) -> Offer | None:
+def offer(checkpoint: Checkpoint, engine: Mapping[str, object]) -> Offer | None:
     """Return what a checkpoint's pipeline makes, None where its class is not of Diffusers.
 
     Raises ValueError if it makes nothing that is served.

@@ -94,7 +94,7 @@ class DiffusionStage:
         bound = self._bound_options.bound(self._tasks, self._engine.speed, self._ports.deadlines)
         return Ready(commands=self._control.commands, work=self._default_options.applied(bound))
 
-    def _read(self, folder: str | None = None) -> Any:
+    def _read(self, folder: str | None = None) -> object:
         """The pipeline of a folder, or of ours, on the host."""
         has_text = self._upstream is None
         model = folder or self._ports.model
@@ -122,7 +122,7 @@ class DiffusionStage:
             **self._default_options.warm_up(),
             **self._ports.engine.get("warm_up", {}),
         }
-        prompt: Mapping[str, Any] = {"prompt": "A warm-up."}
+        prompt: Mapping[str, object] = {"prompt": "A warm-up."}
         if is_fed:
             prompt = blank_embeds(model, loaded.device, loaded.dtype)
         once, twice = ({**counted(num, prompt, known), **short} for num in (1, 2))
@@ -145,7 +145,7 @@ class DiffusionStage:
         )
 
     @torch.inference_mode()
-    def _join(self, ranks: Ranks, loaded: LoadedPipeline, once: Mapping[str, Any]) -> None:
+    def _join(self, ranks: Ranks, loaded: LoadedPipeline, once: Mapping[str, object]) -> None:
         """The denoisers of the other ranks, once a call of each was made as without them."""
         tell_loading(Phase.WARMING_UP)
         ranks.shard(loaded)
@@ -235,7 +235,7 @@ class DiffusionStage:
         self._ports.mark(opened.id, "prompted")
         return {**opened.request.fields, "prompt": text} if text else None
 
-    async def _prompt(self, opened: Opened, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _prompt(self, opened: Opened, body: Mapping[str, object]) -> Mapping[str, object]:
         """The prompt as arguments: its text, or what the stage upstream made of it."""
         if self._upstream is None or not isinstance(opened.message, Open):
             return {"prompt": body["prompt"]}
@@ -286,7 +286,7 @@ class DiffusionStage:
             self._upstream.close()
 
 
-async def awaited(future: "Future[Any]") -> Any:
+async def awaited(future: "Future[Any]") -> object:
     """A future of another thread; ours may be cancelled, that one goes on, for nobody."""
     ours = asyncio.wrap_future(future)
     ours.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is retrieved

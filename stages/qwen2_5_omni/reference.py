@@ -67,7 +67,7 @@ def restore_mask(talker: Any) -> None:
     talker.forward = with_mask
 
 
-def for_generate(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def for_generate(inputs: Mapping[str, object]) -> dict[str, object]:
     """Returns the processor's tensors, named so that `generate` gives pixels to the thinker."""
     return {
         f"thinker_{name}" if name in THINKERS_ALONE else name: value

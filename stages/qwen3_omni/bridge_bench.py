@@ -35,7 +35,7 @@ Tell = Callable[[str, int, float], None]
 
 def measure(
     model: str,
-    engine: Mapping[str, Any],
+    engine: Mapping[str, object],
     chunk_sizes: Sequence[int],
     batches: Sequence[int],
     tell: Tell,
@@ -50,7 +50,7 @@ def measure(
 
 async def _measure(
     model: str,
-    engine: Mapping[str, Any],
+    engine: Mapping[str, object],
     chunk_sizes: Sequence[int],
     batches: Sequence[int],
     tell: Tell,
@@ -60,7 +60,7 @@ async def _measure(
     question = [ids.im_start, ids.user, ids.im_start, ids.assistant, 0]
     prompt = talker_prompt(ids, question, [], min(ids.speakers))
 
-    def bridged(name: str) -> Mapping[str, Any]:
+    def bridged(name: str) -> Mapping[str, object]:
         return request_options(name, ids, prompt, tokens=(0,), complete=True).extra_args()
 
     options = {"skip_tokenizer_init": True, "enable_prefix_caching": False, **engine}

@@ -103,14 +103,14 @@ class StageBench:
         target = torch.empty_like(source)
         return 2 * source.numel() / self._timed(lambda: target.copy_(source))
 
-    def _timed(self, run: Callable[[], Any]) -> float:
+    def _timed(self, run: Callable[[], object]) -> float:
         """Seconds a call: the median of a few groups, each long enough for the clock."""
         for _ in range(NUM_WARM_UP):
             run()
         count = max(1, int(MIN_GROUP_S / self._group_s(run, 1)))
         return median(self._group_s(run, count) / count for _ in range(NUM_GROUPS))
 
-    def _group_s(self, run: Callable[[], Any], count: int) -> float:
+    def _group_s(self, run: Callable[[], object], count: int) -> float:
         self._synchronize()
         started = time.perf_counter()
         for _ in range(count):

@@ -9,7 +9,6 @@ token's input is that of every talker that speaks token ids
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -58,7 +57,7 @@ class TextProjection(nn.Module):
         return projected
 
 
-def predictor_config(told: Mapping[str, Any]) -> Qwen3OmniMoeTalkerCodePredictorConfig:
+def predictor_config(told: Mapping[str, object]) -> Qwen3OmniMoeTalkerCodePredictorConfig:
     """Returns the predictor's configuration; Qwen3-Omni's code predictor is the same module."""
     return Qwen3OmniMoeTalkerCodePredictorConfig(
         **{name: told[name] for name in PREDICTOR_NAMES if name in told},

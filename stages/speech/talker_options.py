@@ -47,7 +47,7 @@ class TalkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except msgspec.ValidationError as error:
             raise ValueError(f"options of the talker: {error}") from None
 
-    def check(self, engine: Mapping[str, Any]) -> None:
+    def check(self, engine: Mapping[str, object]) -> None:
         """Raise ValueError for what does not go with the engine's arguments."""
         if self.check_ranks and (engine.get("tensor_parallel_size") or 1) == 1:
             raise ValueError(

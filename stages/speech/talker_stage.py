@@ -179,7 +179,9 @@ class TalkerStage(EngineStage, ABC):
         await answer(0)
         await warm_up(self._engine.vllm_config, answer, kinds_of_speech())
 
-    async def _speak_nothing(self, request_id: str, length: int, wanted: Mapping[str, Any]) -> None:
+    async def _speak_nothing(
+        self, request_id: str, length: int, wanted: Mapping[str, object]
+    ) -> None:
         """Two frames for nobody in each lane, after a prompt of at least so many tokens."""
         speaking = (
             self._speak_nothing_in(lane, f"{request_id}-{lane}", length, wanted)
@@ -188,7 +190,7 @@ class TalkerStage(EngineStage, ABC):
         await asyncio.gather(*speaking)
 
     async def _speak_nothing_in(
-        self, lane: int, request_id: str, length: int, wanted: Mapping[str, Any]
+        self, lane: int, request_id: str, length: int, wanted: Mapping[str, object]
     ) -> None:
         prompt = self.warm_up_prompt(request_id, length)
         num_frames = min(2, self._max_model_len - len(prompt.ids) - 1)

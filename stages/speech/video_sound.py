@@ -29,7 +29,7 @@ class HeardInputs(ProcessorInputs):
     How the tokens of both alternate is cached with the video, and follows from the sound, too.
     """
 
-    def get_mm_hashes(self, *about: Any) -> dict[str, list[str]]:
+    def get_mm_hashes(self, *about: object) -> dict[str, list[str]]:
         """Hashes like the in-tree class; a video and its audio have hashes of both."""
         hashes: dict[str, list[str]] = super().get_mm_hashes(*about)
         pairs = list(zip(hashes.get("video", ()), hashes.get("audio", ()), strict=False))

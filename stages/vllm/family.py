@@ -4,7 +4,6 @@ Models of speech recognition and of embeddings are vLLM's, too.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from omnistage.stage_configs.checkpoint import CONFIG, Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
@@ -33,7 +32,7 @@ def pick(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
     return Picked(GRAPHS / "vllm_text.yaml", note, is_last_resort=True)
 
 
-def transcriber_offer(checkpoint: Checkpoint, engine: Mapping[str, Any]) -> Offer | None:
+def transcriber_offer(checkpoint: Checkpoint, engine: Mapping[str, object]) -> Offer | None:
     """Return the offer of a transcriber; raises ValueError for a model that takes no audio.
 
     A stage finds out at its start whether vLLM transcribes with the model.
@@ -46,7 +45,7 @@ def transcriber_offer(checkpoint: Checkpoint, engine: Mapping[str, Any]) -> Offe
     return Offer(frozenset({"transcript"}))
 
 
-def _keys_of(config: Mapping[str, Any]) -> Iterator[str]:
+def _keys_of(config: Mapping[str, object]) -> Iterator[str]:
     """Yield the keys of a configuration and of the parts in it."""
     for key, value in config.items():
         yield key

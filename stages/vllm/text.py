@@ -107,7 +107,7 @@ class TextStage(EngineStage):
 
 
 def announce(
-    opened: Opened, edges: Sequence[Downstream], prompt: Mapping[str, Any]
+    opened: Opened, edges: Sequence[Downstream], prompt: Mapping[str, object]
 ) -> RequestOptions:
     """Say downstream that a request comes, with its prompt's ids, before the engine has it."""
     token_ids = Tensor.from_numpy(np.asarray(prompt["prompt_token_ids"], np.int32))

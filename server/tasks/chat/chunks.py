@@ -125,14 +125,14 @@ class SpeechChunks:
         assert isinstance(output, AudioOutput)
         return self._open({}) + self._audio_chunks(output)
 
-    def _open(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:
+    def _open(self, chunk: Mapping[str, object]) -> list[ChatChunk]:
         if self._is_opened:
             return []
         self._is_opened = True
         more = self.head.extras(chunk, "prompt_token_ids")
         return [self._chunk(choice_of({"role": "assistant", "refusal": None}), **more)]
 
-    def _chunk(self, choice: ChatChunk, **more: Any) -> ChatChunk:
+    def _chunk(self, choice: ChatChunk, **more: object) -> ChatChunk:
         return self.head.chunk([choice], **more, **self._running)
 
     def _text_chunks(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:
@@ -164,7 +164,7 @@ class SpeechChunks:
             audio["codes"] = output.codes
         return [self._chunk(choice_of(self._audio(**audio)))] if audio else []
 
-    def _audio(self, **fields: Any) -> ChatChunk:
+    def _audio(self, **fields: object) -> ChatChunk:
         """`delta.audio`; clients concatenate ids, so only the first one carries it."""
         if self._has_audio_id:
             return {"audio": fields}
@@ -210,7 +210,7 @@ def choice_of(delta: ChatChunk, finish_reason: str | None = None, index: int = 0
     return {"index": index, "delta": delta, "logprobs": None, **ending}
 
 
-def ending_of(choice: Mapping[str, Any]) -> ChatChunk:
+def ending_of(choice: Mapping[str, object]) -> ChatChunk:
     """Return why a choice ended: OpenAI's reason, and vLLM's stop string or token, if it did."""
     reason = finish_reason_of(choice)
     stop = {} if reason is None else {"stop_reason": choice.get("stop_reason")}
@@ -254,7 +254,7 @@ def logprobs_of(choice: Mapping[str, Any]) -> ChatChunk | None:
     return {"refusal": None, **logprobs} if logprobs else None
 
 
-def finish_reason_of(choice: Mapping[str, Any]) -> str | None:
+def finish_reason_of(choice: Mapping[str, object]) -> str | None:
     """Why the choice ended; a reason of vLLM's own is a stop."""
     reason = choice.get("finish_reason")
     return reason if reason is None or reason in FINISH_REASONS else "stop"

@@ -24,7 +24,7 @@ CONSTRAINTS = ("choice", "json", "json_object", "regex")
 SAME_VALUE = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not")
 
 
-def check_response_format(given: Mapping[str, Any]) -> None:
+def check_response_format(given: Mapping[str, object]) -> None:
     """Raise ApiError for a `response_format` that is none, or is too much."""
     form = given.get("type")
     if form not in FORMATS:
@@ -39,7 +39,7 @@ def check_response_format(given: Mapping[str, Any]) -> None:
     check_schema(described.get("schema"), f"{place}.schema")
 
 
-def check_structured_outputs(given: Mapping[str, Any]) -> None:
+def check_structured_outputs(given: Mapping[str, object]) -> None:
     """Raise ApiError unless it is exactly one constraint, within bounds."""
     place = "structured_outputs"
     wanted = [name for name, value in given.items() if value is not None]
@@ -61,7 +61,7 @@ def check_structured_outputs(given: Mapping[str, Any]) -> None:
         raise invalid(path, f"must be a string of 1 to {MAX_PATTERN_CHARACTERS} characters")
 
 
-def check_schema(schema: Any, path: str) -> None:
+def check_schema(schema: object, path: str) -> None:
     """Raise ApiError for what is no JSON schema, or would be too large a grammar."""
     if not isinstance(schema, dict):
         raise invalid(path, "must be a JSON schema, an object")
@@ -83,7 +83,7 @@ class _Recursion:
         self._open: set[int] = set()
         self._followed: set[int] = set()
 
-    def check(self, schema: Any) -> None:
+    def check(self, schema: object) -> None:
         """Raise ApiError if there is one below; unknown references are the compiler's business."""
         if isinstance(schema, list):
             for item in schema:
@@ -108,16 +108,16 @@ class _Recursion:
         self._open.remove(id(schema))
         self._followed.add(id(schema))
 
-    def _referred(self, reference: Any) -> Any:
+    def _referred(self, reference: object) -> object:
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
-        found: Any = self._root
+        found: object = self._root
         for part in reference.removeprefix("#").split("/")[1:]:
             found = found.get(part) if isinstance(found, dict) else None
         return found
 
 
-def _check_counts(schema: Any, path: str) -> None:
+def _check_counts(schema: object, path: str) -> None:
     if isinstance(schema, list):
         for number, item in enumerate(schema):
             _check_counts(item, f"{path}[{number}]")
@@ -132,7 +132,7 @@ def _check_counts(schema: Any, path: str) -> None:
                 _check_counts(value, below)
 
 
-def _parsed(value: Any, path: str) -> Any:
+def _parsed(value: object, path: str) -> object:
     if not isinstance(value, str):
         return value
     try:
@@ -141,7 +141,7 @@ def _parsed(value: Any, path: str) -> Any:
         raise invalid(path, "is a string that is no JSON object") from error
 
 
-def _check_choices(value: Any, path: str) -> None:
+def _check_choices(value: object, path: str) -> None:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_CHOICES:
         raise invalid(path, f"must be a list of 1 to {MAX_CHOICES} strings")
     if not all(isinstance(one, str) and one for one in value):

@@ -83,7 +83,7 @@ class Given:
 
 def media_options(
     processor: ProcessorOptions | None, loader: MediaOptions | None, messages: Sequence[Part]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The two fields of the entry stage's body; raises ApiError. `messages` as the client has them.
 
     The rate is in both: one says which frames are read, the other how far apart they are.
@@ -102,7 +102,7 @@ def media_options(
         values["fps"] = frames["fps"]
     if not values.get(HEARD):
         values.pop(HEARD, None)
-    options: dict[str, Any] = {"mm_processor_kwargs": values} if values else {}
+    options: dict[str, object] = {"mm_processor_kwargs": values} if values else {}
     return options | ({"media_io_kwargs": {"video": frames}} if frames else {})
 
 

@@ -41,7 +41,7 @@ def unknown_keys(messages: Sequence[Message]) -> list[str]:
 
 def _message(
     message: Message, path: str, history: AudioHistory, roles: Collection[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     role = message.get("role")
     if role not in roles:
         raise invalid(f"{path}.role", f"{role!r} is unknown; allowed: {', '.join(roles)}")
@@ -72,7 +72,7 @@ def _message(
     return checked
 
 
-def _content(content: Any, path: str) -> str | list[dict[str, Any]]:
+def _content(content: object, path: str) -> str | list[dict[str, object]]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
@@ -80,7 +80,7 @@ def _content(content: Any, path: str) -> str | list[dict[str, Any]]:
     return [checked_part(part, f"{path}[{i}]") for i, part in enumerate(content)]
 
 
-def _check_tool_calls(role: Any, calls: Any, path: str) -> None:
+def _check_tool_calls(role: object, calls: object, path: str) -> None:
     if role != "assistant" or not isinstance(calls, list):
         raise invalid(path, "must be a list, in a message of the assistant")
     for number, call in enumerate(calls):
@@ -95,7 +95,7 @@ def _check_tool_calls(role: Any, calls: Any, path: str) -> None:
             raise invalid(f"{place}.function", "must have a name and arguments, both strings")
 
 
-def _spoken(audio: Any, param: str, history: AudioHistory) -> str:
+def _spoken(audio: object, param: str, history: AudioHistory) -> str:
     audio_id = audio.get("id") if isinstance(audio, dict) else None
     transcript = history.transcript(audio_id) if isinstance(audio_id, str) else None
     if transcript is None:

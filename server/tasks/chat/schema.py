@@ -54,7 +54,7 @@ TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 def at_most(limit: int) -> BeforeValidator:
     """Refuses a list or an object by its length, before anyone looks at what is in it."""
 
-    def counted(value: Any) -> Any:
+    def counted(value: object) -> object:
         if isinstance(value, list | dict) and len(value) > limit:
             raise ValueError(f"has {len(value)} items; at most {limit}")
         return value
@@ -69,7 +69,7 @@ def _word(value: str) -> str:
     return value
 
 
-def _is_prompt(value: Any) -> bool:
+def _is_prompt(value: object) -> bool:
     if isinstance(value, list):
         return bool(value) and all(type(one) is int and 0 <= one < 1 << 31 for one in value)
     return isinstance(value, str) and bool(value)
@@ -97,7 +97,7 @@ class LoraChoice(TypedDict):
     scale: NotRequired[Annotated[Number, Field(ge=-10, le=10)]]
 
 
-def _as_list(value: Any) -> Any:
+def _as_list(value: object) -> object:
     return [value] if isinstance(value, dict) else value
 
 
@@ -116,7 +116,7 @@ Loras = Annotated[
 ]
 
 
-def _voice_name(voice: Any) -> Any:
+def _voice_name(voice: object) -> object:
     """OpenAI's SDK sends a voice as its name or as `{"id": name}`."""
     return voice["id"] if isinstance(voice, dict) and isinstance(voice.get("id"), str) else voice
 
@@ -174,7 +174,7 @@ class Sampling(RequestFields):
 
     @field_validator("stop", mode="plain")
     @classmethod
-    def _stops(cls, value: Any) -> Any:
+    def _stops(cls, value: object) -> object:
         if value is None:
             return None
         stops = [value] if isinstance(value, str) else value

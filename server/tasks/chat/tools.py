@@ -58,7 +58,7 @@ def _checked_name(tool: Any, path: str) -> str:
     return name
 
 
-def _check_kind(given: Mapping[str, Any], path: str) -> None:
+def _check_kind(given: Mapping[str, object], path: str) -> None:
     if given.get("type") == "custom":
         raise unsupported(f"{path}.type", f"{path}.type 'custom'")
     if given.get("type") != "function":
@@ -72,7 +72,7 @@ def _check_word(choice: str, names: Collection[str]) -> None:
         raise invalid("tool_choice", "needs tools")
 
 
-def _named(given: Mapping[str, Any], path: str, names: Collection[str]) -> str:
+def _named(given: Mapping[str, object], path: str, names: Collection[str]) -> str:
     """The name of a tool that is one of `names`."""
     function = given.get("function")
     name = function.get("name") if isinstance(function, dict) else None
@@ -82,7 +82,9 @@ def _named(given: Mapping[str, Any], path: str, names: Collection[str]) -> str:
     return name
 
 
-def _allowed(choice: Mapping[str, Any], by_name: Mapping[str, Tool]) -> tuple[Sequence[Tool], str]:
+def _allowed(
+    choice: Mapping[str, object], by_name: Mapping[str, Tool]
+) -> tuple[Sequence[Tool], str]:
     path = "tool_choice.allowed_tools"
     allowed = choice.get("allowed_tools")
     if not isinstance(allowed, dict) or allowed.get("mode") not in MODES:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 from omnistage.server.common.errors import invalid
@@ -104,7 +103,7 @@ class Translator:
             raise invalid("include_reasoning", "must be true with audio")
         return outputs
 
-    def _fields(self, chat: ChatRequest, own: Mapping[str, Parameter]) -> dict[str, Any]:
+    def _fields(self, chat: ChatRequest, own: Mapping[str, Parameter]) -> dict[str, object]:
         """The entry stage's chat body: vLLM's fields, its own stage parameters merged over.
 
         Its defaults hold where neither says anything.
@@ -152,7 +151,7 @@ def known_speaker(voice: str | None, speakers: Sequence[str], param: str) -> str
 
 
 def checked_stage_params(
-    given: Mapping[str, Mapping[str, Any]], graph: StageGraph, path_of_request: Collection[str]
+    given: Mapping[str, Mapping[str, object]], graph: StageGraph, path_of_request: Collection[str]
 ) -> dict[str, dict[str, Parameter]]:
     """The sampling of each stage that has any and that the request goes through; or ApiError."""
     checked = {}

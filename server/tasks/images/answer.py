@@ -95,14 +95,14 @@ class ImageAnswer:
         """An image as the file that is asked for."""
         return await asyncio.to_thread(self.asked.encoding.encode, image)
 
-    def _event(self, name: str, **fields: Any) -> Event:
+    def _event(self, name: str, **fields: object) -> Event:
         return {"type": f"{self.prefix}.{name}", **fields}
 
-    def _head(self, image: ImageOutput) -> dict[str, Any]:
+    def _head(self, image: ImageOutput) -> dict[str, object]:
         return about(image, self.asked)
 
 
-def about(image: ImageOutput, asked: ImageRequest) -> dict[str, Any]:
+def about(image: ImageOutput, asked: ImageRequest) -> dict[str, object]:
     """Return what OpenAI's answers have of an image beside its file."""
     has_alpha = image.num_channels == 4 and asked.encoding.form != "jpeg"
     return {

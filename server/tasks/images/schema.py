@@ -1,7 +1,7 @@
 """The fields of image requests, and the request that the stages get."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import uuid4
 
 from pydantic import BeforeValidator, Field
@@ -41,7 +41,7 @@ MAX_N = 10
 MAX_PROMPT = 32_000
 
 
-def checked_prompt(value: Any) -> Any:
+def checked_prompt(value: object) -> object:
     """One prompt or several; raises ValueError."""
     prompts = value if isinstance(value, list) else [value]
     if not 1 <= len(prompts) <= MAX_N:

@@ -3,8 +3,6 @@
 The frames before the first one are zeros, so of a kernel in time only the last part counts.
 """
 
-from typing import Any
-
 from diffusers.models.autoencoders.autoencoder_kl_qwenimage import QwenImageCausalConv3d
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
@@ -31,5 +29,5 @@ def flatten_single_frames(vae: nn.Module) -> None:
     """Let a VAE decode and encode pictures so; its weights stay where they are."""
     for module in vae.modules():
         if type(module) is QwenImageCausalConv3d:
-            as_any: Any = module
+            as_any: object = module
             as_any.__class__ = SingleFrameConv3d

@@ -58,7 +58,7 @@ class PipelineAdapters:
         return f"{type(self._pipeline).__name__} takes no LoRA"
 
     @property
-    def listed(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[dict[str, object]]:
         """All that are loaded, the one used last first."""
         return [
             {"name": name, "path": one.path, "pinned": one.pinned, "in_use": self._users[one.key]}

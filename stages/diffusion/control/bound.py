@@ -76,7 +76,7 @@ def _default(known: Mapping[str, Any], name: str) -> int | None:
     return value if type(value) is int else None
 
 
-def _default_side(pipeline: Any, known: Mapping[str, object], name: str) -> int | None:
+def _default_side(pipeline: object, known: Mapping[str, object], name: str) -> int | None:
     """Returns the side that most pipelines of Diffusers have; None where the call finds it out."""
     side = _default(known, name)
     if side is not None:

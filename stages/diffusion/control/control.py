@@ -163,7 +163,7 @@ class Control:
 
         return await asyncio.shield(asyncio.wrap_future(self._engine.between_steps(obey)))
 
-    def _sleep(self, level: int, tags: Sequence[str] | None) -> Mapping[str, Any]:
+    def _sleep(self, level: int, tags: Sequence[str] | None) -> Mapping[str, object]:
         if level > 1 and self._is_quantized:
             message = "level must be 1: quantized weights are not read again"
             raise RequestError(400, message, param="level", code="invalid_value")
@@ -171,12 +171,12 @@ class Control:
         self._follow("sleep", level, tags)
         return {"asleep": self._weights.asleep}
 
-    def _wake(self, tags: Sequence[str] | None) -> Mapping[str, Any]:
+    def _wake(self, tags: Sequence[str] | None) -> Mapping[str, object]:
         self._weights.wake(tags)
         self._follow("wake", tags)
         return {"asleep": self._weights.asleep}
 
-    def _load_weights(self, path: str | None) -> Mapping[str, Any]:
+    def _load_weights(self, path: str | None) -> Mapping[str, object]:
         self._weights.prepare(path)
         self._prepare_on_ranks(path)
         try:
@@ -206,8 +206,8 @@ class Control:
             self._ranks.follow(method, *arguments)
 
     def _rpc(
-        self, method: str, args: Sequence[Any], reply: bool, from_all: bool
-    ) -> Mapping[str, Any]:
+        self, method: str, args: Sequence[object], reply: bool, from_all: bool
+    ) -> Mapping[str, object]:
         assert self._ranks is not None
         check_method(method, self._ranks.extension)
         try:
@@ -220,30 +220,30 @@ class Control:
         self._adapters.add(**arguments)
         return self._list_loras()
 
-    def _remove_lora(self, name: str) -> Mapping[str, Any]:
+    def _remove_lora(self, name: str) -> Mapping[str, object]:
         self._adapters.remove(name)
         return self._list_loras()
 
-    def _pin_lora(self, name: str, pinned: bool) -> Mapping[str, Any]:
+    def _pin_lora(self, name: str, pinned: bool) -> Mapping[str, object]:
         self._adapters.pin(name, pinned)
         return self._list_loras()
 
-    def _list_loras(self) -> Mapping[str, Any]:
+    def _list_loras(self) -> Mapping[str, object]:
         return {"loras": self._adapters.listed}
 
-    def _count_cache(self) -> Mapping[str, Any]:
+    def _count_cache(self) -> Mapping[str, object]:
         assert self._embeddings is not None
         return {"embeddings": self._embeddings.counts}
 
-    def _clear_cache(self) -> Mapping[str, Any]:
+    def _clear_cache(self) -> Mapping[str, object]:
         assert self._embeddings is not None
         self._embeddings.clear()
         return self._count_cache()
 
-    def _start_profile(self, prefix: str | None) -> Mapping[str, Any]:
+    def _start_profile(self, prefix: str | None) -> Mapping[str, object]:
         assert self._profiler is not None
         return self._profiler.start(prefix)
 
-    def _stop_profile(self) -> Mapping[str, Any]:
+    def _stop_profile(self) -> Mapping[str, object]:
         assert self._profiler is not None
         return self._profiler.stop()

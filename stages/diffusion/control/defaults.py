@@ -38,7 +38,7 @@ class DefaultOptions(EngineOptions):
             if not is_right:
                 raise ValueError(f"defaults.{name}: must be {allowed}, not {value!r}")
 
-    def check(self, pipeline: Any) -> None:
+    def check(self, pipeline: object) -> None:
         """Raises ValueError for a default that a pipeline does not take."""
         unknown = sorted(self.defaults.keys() - arguments_of(pipeline).keys())
         if unknown:

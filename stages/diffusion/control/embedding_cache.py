@@ -57,7 +57,7 @@ class EmbeddingCache:
         signature = inspect.signature(forward)
 
         @wraps(forward)
-        def look_up(*args: object, **kwargs: object) -> Any:
+        def look_up(*args: object, **kwargs: object) -> object:
             arguments = signature.bind(*args, **kwargs).arguments
             try:
                 key = name, self._variant(name), fingerprint(arguments)
@@ -72,7 +72,7 @@ class EmbeddingCache:
 
         return look_up
 
-    def _get(self, key: Hashable) -> Any:
+    def _get(self, key: Hashable) -> object:
         with self._lock:
             if key not in self._kept:
                 self._num_misses += 1

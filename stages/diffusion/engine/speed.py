@@ -89,8 +89,11 @@ class Stopwatch:
                     setattr(module, method, before)
 
     def _timing(
-        self, function: Callable[..., Any], method: str, note: Callable[[str, float, Any], None]
-    ) -> Callable[..., Any]:
+        self,
+        function: Callable[..., object],
+        method: str,
+        note: Callable[[str, float, object], None],
+    ) -> Callable[..., object]:
         @functools.wraps(function)  # the signature says which argument is which
         def call(*args: object, **kwargs: object) -> Any:
             started = self._now()

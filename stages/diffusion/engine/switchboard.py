@@ -45,7 +45,7 @@ class Switchboard:
         self._connected.append((owner, method, vars(owner).get(method)))
 
         @wraps(original)  # pipelines read signatures
-        def put_through(*args: object, **kwargs: object) -> Any:
+        def put_through(*args: object, **kwargs: object) -> object:
             if isinstance(getcurrent(), RequestGreenlet):
                 return wait(target, args, kwargs)
             return original(*args, **kwargs)
@@ -62,7 +62,7 @@ class Switchboard:
         self._connected.clear()
 
 
-def find_denoisers(pipeline: Any) -> dict[str, torch.nn.Module]:
+def find_denoisers(pipeline: object) -> dict[str, torch.nn.Module]:
     """The components that denoise, undeclared; raises ValueError if none is found."""
     return Parts.find(pipeline).dit
 

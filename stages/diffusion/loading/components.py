@@ -106,9 +106,9 @@ def modules_in(owner: Any, prefix: str = "") -> Iterator[tuple[str, Module]]:
             yield f"{prefix}{name}", part
 
 
-def _members(owner: Any) -> Mapping[str, Any]:
+def _members(owner: object) -> Mapping[str, Any]:
     if isinstance(owner, DiffusionPipeline):
-        components: Mapping[str, Any] = owner.components
+        components: Mapping[str, object] = owner.components
         return components
     children = dict(owner.named_children()) if isinstance(owner, Module) else {}
     return {**getattr(owner, "__dict__", {}), **children}
@@ -167,11 +167,11 @@ def has_tiles(made: type) -> bool:
     return callable(getattr(made, "tiled_decode", None))
 
 
-def _takes_time(forward: Callable[..., Any]) -> bool:
+def _takes_time(forward: Callable[..., object]) -> bool:
     return bool(TIMES & inspect.signature(forward).parameters.keys())
 
 
-def _resolve(owner: Any, name: str) -> Any:
+def _resolve(owner: object, name: str) -> object:
     """Returns what a dotted name stands for; raises ValueError."""
     found = owner
     for part in name.split("."):

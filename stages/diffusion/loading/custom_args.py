@@ -10,7 +10,7 @@ OPTION = "custom_pipeline_args"
 OURS = "dtype"  # what from_pretrained is given anyway, beside the folder
 
 
-def check_custom_args(path: str | None, made: Any, given: object) -> None:
+def check_custom_args(path: str | None, made: object, given: object) -> None:
     """Raise ValueError for arguments that the class of a dotted path does not take."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{OPTION}: must be a mapping of arguments, not {given!r}")
@@ -23,7 +23,7 @@ def check_custom_args(path: str | None, made: Any, given: object) -> None:
             raise ValueError(f"{OPTION}.{name}: no argument for {path}; its arguments: {takes}")
 
 
-def check_no_modules(given: Mapping[str, Any], modules: Collection[str]) -> None:
+def check_no_modules(given: Mapping[str, object], modules: Collection[str]) -> None:
     """Raise ValueError for arguments that would replace modules of the folder."""
     for name in given.keys() & set(modules):
         raise ValueError(f"{OPTION}.{name}: a module, which the model's folder names")

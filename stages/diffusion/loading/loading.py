@@ -162,7 +162,7 @@ class LoadOptions(EngineOptions):
         """The classes of a folder's components that can decode in tiles."""
         return {name: made for name, made in classes_in(folder).items() if has_tiles(made)}
 
-    def place(self, pipeline: Any) -> LoadedPipeline:
+    def place(self, pipeline: object) -> LoadedPipeline:
         """A pipeline that was read, on its device."""
         device = device_of(self.device)
         parts = Parts.find(pipeline, self._roles)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from itertools import chain
-from typing import Any
 
 import torch
 from accelerate.hooks import ModelHook, add_hook_to_module
@@ -68,7 +67,7 @@ class TakesTurn(ModelHook):  # type: ignore[misc]  # accelerate has no types
         self._turns.begin(self._name)
 
 
-def offload(pipeline: Any, parts: Parts, kind: str, device: torch.device) -> Turns:
+def offload(pipeline: object, parts: Parts, kind: str, device: torch.device) -> Turns:
     """Install turns (`sequential`), or streams of the denoisers' blocks beside them (`layerwise`).
 
     What has no role, and what two modules share, stays on the device. Raises ValueError for a
@@ -99,7 +98,7 @@ def offload(pipeline: Any, parts: Parts, kind: str, device: torch.device) -> Tur
 
 
 def _place_the_rest(
-    pipeline: Any, parts: Parts, groups: list[list[Module]], device: torch.device
+    pipeline: object, parts: Parts, groups: list[list[Module]], device: torch.device
 ) -> list[torch.Tensor]:
     """To the device goes what is not moved: residents, what groups share, what has no role."""
     owners = Counter(id(tensor) for group in groups for tensor in Movable(group).tensors)

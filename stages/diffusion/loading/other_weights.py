@@ -83,7 +83,7 @@ class OtherWeights:
             self._expected[part].check(part, tensors)
         return found
 
-    def _read_pipeline(self, folder: str | None) -> Any:
+    def _read_pipeline(self, folder: str | None) -> object:
         try:
             return self._read(folder)
         except Exception as error:

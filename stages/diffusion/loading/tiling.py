@@ -23,7 +23,7 @@ def check_tiling(given: object) -> None:
             raise ValueError(f"{OPTION}.{name}: must be a number above 0, not {size!r}")
 
 
-def tile(pipeline: Any, tiling: Tiling) -> None:
+def tile(pipeline: object, tiling: Tiling) -> None:
     """Let its VAEs decode in tiles; raises ValueError if there is none or it has no such size."""
     if not tiling:
         return

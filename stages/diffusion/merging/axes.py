@@ -59,7 +59,7 @@ class Axes:
         """The batch of one call."""
         return _length(arguments[self.probe], self.by_name[self.probe]) or 0
 
-    def spread_out(self, arguments: Arguments) -> dict[str, Any]:
+    def spread_out(self, arguments: Arguments) -> dict[str, object]:
         """The same call with one of each spread number a row."""
         size = self.size(arguments)
         made = dict(arguments)
@@ -103,7 +103,7 @@ class Axes:
             name in self.by_name or is_same(value, other[name]) for name, value in one.items()
         )
 
-    def merge(self, calls: Sequence[Arguments]) -> dict[str, Any]:
+    def merge(self, calls: Sequence[Arguments]) -> dict[str, object]:
         """One call for all of them; they have the same key."""
         if len(calls) == 1:
             return dict(calls[0])

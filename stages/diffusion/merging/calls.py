@@ -39,7 +39,9 @@ class Call:
     stop: Cancellation = field(default_factory=Cancellation)
 
 
-def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Arguments) -> dict[str, Any]:
+def bind(
+    signature: inspect.Signature, args: Sequence[object], kwargs: Arguments
+) -> dict[str, object]:
     """A call's arguments by name; raises TypeError as the call itself would."""
     named = dict(signature.bind(*args, **kwargs).arguments)
     for name, parameter in signature.parameters.items():
@@ -60,7 +62,7 @@ def nested(arguments: Arguments) -> dict[str, Any]:
     return made
 
 
-def _flat(arguments: Arguments, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(arguments: Arguments, prefix: str = "") -> Iterator[tuple[str, object]]:
     for name, value in arguments.items():
         if type(value) is dict and value and all(type(k) is str and "." not in k for k in value):
             yield from _flat(value, f"{prefix}{name}.")
@@ -68,7 +70,7 @@ def _flat(arguments: Arguments, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + name, value
 
 
-def split(result: Any, sizes: Sequence[int]) -> list[Any]:
+def split(result: object, sizes: Sequence[int]) -> list[object]:
     """A result for each of the calls that were merged: tensors have the batch first.
 
     Raises ValueError or RuntimeError for what has no rows.
@@ -169,7 +171,7 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
     """All tensors of a model's output, those of its key-value cache too."""
     if isinstance(value, torch.Tensor):
         yield value

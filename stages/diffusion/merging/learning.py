@@ -111,7 +111,7 @@ def _longer(padding: TextPadding, seen: SeenCall, num_tokens: int) -> Arguments:
     return padding.padded(seen.arguments, padding.length(seen.arguments) + num_tokens)
 
 
-def _may_merge(forward: Callable[..., Any], axes: Axes, once: SeenCall, twice: SeenCall) -> bool:
+def _may_merge(forward: Callable[..., object], axes: Axes, once: SeenCall, twice: SeenCall) -> bool:
     calls = [axes.spread_out(seen.arguments) for seen in (once, twice)]
     if not all(map(axes.fits, calls)) or axes.key(calls[0]) != axes.key(calls[1]):
         return False

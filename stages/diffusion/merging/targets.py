@@ -182,10 +182,10 @@ class Component:
             logger.info("calls of %s cannot be merged", self.name)
         return singles
 
-    def _alone(self, call: Call) -> Any:
+    def _alone(self, call: Call) -> object:
         return self._method(**nested(call.arguments))
 
-    def _together(self, calls: Sequence[Call]) -> list[Any]:
+    def _together(self, calls: Sequence[Call]) -> list[object]:
         merged = {
             name: torch.cat([call.arguments[name] for call in calls])
             if isinstance(value, torch.Tensor)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -42,7 +41,7 @@ class TextPadding:
         """How many tokens the texts of a call have."""
         return int(call[self.texts[0]].shape[1])
 
-    def padded(self, call: Arguments, length: int) -> dict[str, Any]:
+    def padded(self, call: Arguments, length: int) -> dict[str, object]:
         """One call with texts of this length and a mask."""
         text = call[self.texts[0]]
         mask = call.get(self.mask)
@@ -67,7 +66,7 @@ def candidates(
             yield TextPadding(mask, texts, torch.bool if value is None else value.dtype)
 
 
-def _texts(stem: str, mask: Any, call: Arguments) -> tuple[str, ...]:
+def _texts(stem: str, mask: object, call: Arguments) -> tuple[str, ...]:
     """The tensors [batch, length, size] of the mask's shape or, without a mask, of its name."""
     tensors = {
         name: value

@@ -399,14 +399,14 @@ class Ranks:
             except OSError as error:
                 raise self._died(rank) from error
 
-    def _reply_of(self, rank: int, number: int) -> Any:
+    def _reply_of(self, rank: int, number: int) -> object:
         """The result of one rank; of one that failed its reply."""
         reply = self._received(rank, number, None)
         if reply is None or reply.result is None:
             return reply
         return self._with_tensors(rank, reply.result)
 
-    def _with_tensors(self, rank: int, header: Header) -> Any:
+    def _with_tensors(self, rank: int, header: Header) -> object:
         try:
             flat = room_for(header, self._device)
         except RuntimeError as error:  # the rank sends them, and they cannot be taken

@@ -77,7 +77,7 @@ def dtype_of(decoder: torch.nn.Module) -> torch.dtype:
     return next(decoder.parameters()).dtype
 
 
-def decoded(tile: Tile, forward: Forward) -> list[Any]:
+def decoded(tile: Tile, forward: Forward) -> list[object]:
     """The result of each call, without what the decoder gave beside it."""
     lists, results, state = OwnLists(), [], None
     for call in tile:
@@ -91,7 +91,7 @@ def decoded(tile: Tile, forward: Forward) -> list[Any]:
     return results
 
 
-def _apart(result: object) -> tuple[Any, Any]:
+def _apart(result: object) -> tuple[object, object]:
     """A result, and what was given beside it for the next call."""
     return result if isinstance(result, tuple) else (result, None)
 
@@ -126,7 +126,7 @@ class _Notes:
             raise _AllNoted
         return self.results[-1]
 
-    def _noted(self, value: object) -> Any:
+    def _noted(self, value: object) -> object:
         """A value of a call, or the sign that the call before gives it."""
         state = _apart(self.results[-1])[1] if self.results else None
         return FromBefore() if state is not None and value is state else value
@@ -141,12 +141,12 @@ class _Notes:
             for value in call.kwargs.values()
         )
 
-    def _outlined(self, call: TileCall) -> Any:
+    def _outlined(self, call: TileCall) -> object:
         args = [self._as_outline(value) for value in call.args]
         kwargs = {name: self._as_outline(value) for name, value in call.kwargs.items()}
         return self._outline(*args, **kwargs)
 
-    def _as_outline(self, value: object) -> Any:
+    def _as_outline(self, value: object) -> object:
         if not isinstance(value, torch.Tensor):
             return self._lists.own(value)
         dtype = torch.get_default_dtype() if value.is_floating_point() else value.dtype
@@ -193,7 +193,7 @@ class SharedTiles:
         with self._forward(answer):
             return self._tiled_decode(*args, **kwargs)
 
-    def _noted(self, args: Sequence[object], kwargs: Mapping[str, Any]) -> _Notes:
+    def _noted(self, args: Sequence[object], kwargs: Mapping[str, object]) -> _Notes:
         key = self._key(args, kwargs)
         notes = _Notes(self._outline, self._known.get(key))
         try:
@@ -206,7 +206,7 @@ class SharedTiles:
         self._known[key] = notes.results
         return notes
 
-    def _key(self, args: Sequence[object], kwargs: Mapping[str, Any]) -> Hashable:
+    def _key(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
         """Returns what the shapes of all results depend on."""
         values = [*args, *(kwargs[name] for name in sorted(kwargs))]
         shapes = [one.shape if isinstance(one, torch.Tensor) else repr(one) for one in values]

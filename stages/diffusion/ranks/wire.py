@@ -215,7 +215,7 @@ def _class_of(name: str) -> Any:
     return made
 
 
-def pack(value: Any, name: str = "value") -> tuple[Header, list[torch.Tensor]]:
+def pack(value: object, name: str = "value") -> tuple[Header, list[torch.Tensor]]:
     """An object, and its tensors.
 
     Raises NotSendable, a TypeError: "`name`[1].mask: a function cannot be sent to another rank".

@@ -213,7 +213,7 @@ class RankWorker:
             return None
         return [tag for tag in tags if getattr(self.pipeline, tag, None) is not None]
 
-    def _read(self, folder: str | None) -> Any:
+    def _read(self, folder: str | None) -> object:
         spec = self._spec
         return spec.load_options.read(
             folder or spec.model, stage=spec.stage, only_denoisers=True, has_tiled=spec.has_tiles

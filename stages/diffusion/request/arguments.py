@@ -54,7 +54,7 @@ def call_arguments(
     return arguments
 
 
-def frame_rate(pipeline: Any, arguments: Mapping[str, Any]) -> float:
+def frame_rate(pipeline: object, arguments: Mapping[str, object]) -> float:
     """Return the frames per second that a call is made for; 0 where its pipeline is not told."""
     known = arguments_of(pipeline)
     name = next((one for one in RATES if one in known), None)

@@ -22,7 +22,7 @@ def pictures_for_warm_up(pipeline: Any) -> dict[str, Image.Image]:
 
 
 def picture_arguments(
-    pipeline: Any, images: Sequence[Pixels], mask: Pixels | None, others: Collection[str]
+    pipeline: object, images: Sequence[Pixels], mask: Pixels | None, others: Collection[str]
 ) -> dict[str, object]:
     """The arguments of an edit: pictures [height, width, 3], mask [height, width], 255 to repaint.
 

@@ -87,7 +87,7 @@ class Previews:
         return shadow(**{**self._arguments, **seed, ON_STEP: replace})
 
 
-def num_steps(pipeline: Any) -> int:
+def num_steps(pipeline: object) -> int:
     """How many steps a running call takes; 0 for the few pipelines that do not say it."""
     return getattr(pipeline, "num_timesteps", 0)
 
@@ -146,7 +146,7 @@ class FreeDenoiser:
     def __init__(self, denoiser: object) -> None:
         self._denoiser = denoiser
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._denoiser, name)
 
     def __call__(self, *args: object, return_dict: bool = True, **kwargs: object) -> Any:

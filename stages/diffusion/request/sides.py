@@ -15,7 +15,7 @@ from typing import Any
 METHODS = ("check_inputs", "__call__")
 
 
-def side_multiple(pipeline: Any) -> int:
+def side_multiple(pipeline: object) -> int:
     """Return the number whose multiples are the sides that a pipeline makes; 1 if it names none."""
     found = [_value(one, function, pipeline) for one, function in _divisors(type(pipeline))]
     return math.lcm(*(one for one in found if type(one) is int and one > 0))

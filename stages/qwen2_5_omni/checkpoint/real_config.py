@@ -82,7 +82,7 @@ def real_config(sizes: Sizes) -> Qwen2_5OmniConfig:
     return config
 
 
-def _text_model(mrope_section: list[int]) -> dict[str, Any]:
+def _text_model(mrope_section: list[int]) -> dict[str, object]:
     """Returns what the thinker's and the talker's text models have in common."""
     rope = {**_ROPE, "mrope_section": mrope_section}
     return {
@@ -153,6 +153,6 @@ def _talker(sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def _token2wav() -> dict[str, Any]:
+def _token2wav() -> dict[str, object]:
     """The classes' own sizes are the published ones."""
     return {"dtype": "float32", "dit_config": {}, "bigvgan_config": {}}

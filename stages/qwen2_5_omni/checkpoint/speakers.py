@@ -23,6 +23,6 @@ def make_speakers(first_token: int, size: int, num_frames: int, seed: int) -> di
     }
 
 
-def write_speakers(folder: Path, speakers: dict[str, Any]) -> None:
+def write_speakers(folder: Path, speakers: dict[str, object]) -> None:
     """Beside the weights, where transformers looks for it."""
     torch.save(speakers, folder / FILE)

@@ -125,7 +125,7 @@ def _talker(tokens: SpeechTokens) -> dict[str, Any]:
     }
 
 
-def _dit(real: bool) -> dict[str, Any]:
+def _dit(real: bool) -> dict[str, object]:
     """Blocks of 24 mel frames, as the published one's."""
     layers = {"num_hidden_layers": 5, "look_ahead_layers": [2], "look_backward_layers": [0, 4]}
     return {
@@ -146,5 +146,5 @@ def _dit(real: bool) -> dict[str, Any]:
     }
 
 
-def _bigvgan() -> dict[str, Any]:
+def _bigvgan() -> dict[str, object]:
     return {"mel_dim": MEL_SIZE, "upsample_initial_channel": 128}

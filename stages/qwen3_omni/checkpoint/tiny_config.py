@@ -165,7 +165,7 @@ def _talker(expert_size: int) -> dict[str, Any]:
     }
 
 
-def _code2wav() -> dict[str, Any]:
+def _code2wav() -> dict[str, object]:
     return {
         "codebook_size": CODEBOOK_SIZE,
         "hidden_size": 32,

@@ -130,14 +130,14 @@ class ChatServing:
                 message = f"{token_id} is no token: the model has {self._vocab_size}"
                 raise RequestError(400, message, param="stop_token_ids", code="invalid_value")
 
-    def _check_echo(self, body: Mapping[str, Any]) -> None:
+    def _check_echo(self, body: Mapping[str, object]) -> None:
         """On a CPU vLLM's layers for adapters fail at the logits of a prompt beside others'."""
         if self._has_adapters_on_cpu and body.get("echo") and body.get("logprobs") is not None:
             message = "echo with logprobs is not supported on a CPU by a stage with enable_lora"
             raise RequestError(400, message, param="echo", code="unsupported_parameter")
 
 
-def blamed(place: Sequence[str | int], body: Mapping[str, Any]) -> str | None:
+def blamed(place: Sequence[str | int], body: Mapping[str, object]) -> str | None:
     """The request's field that an error of vLLM's is about; it names media by their kind."""
     if not place:
         return None
@@ -150,13 +150,13 @@ def asked(body: Mapping[str, Any]) -> str:
     return "prompt" if "prompt" in body else "messages"
 
 
-def must_call(body: Mapping[str, Any]) -> bool:
+def must_call(body: Mapping[str, object]) -> bool:
     """Returns whether the answer has to be a call: of a named tool, or of any."""
     choice = body.get("tool_choice")
     return choice == "required" or isinstance(choice, Mapping)
 
 
-def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
+def request_error(error: Exception, body: Mapping[str, object]) -> RequestError:
     """A refusal of vLLM's as ours."""
     message = str(error)
     cause = error.__cause__
@@ -184,7 +184,7 @@ def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
     return RequestError(400, message, param=param, code="invalid_value")
 
 
-def _processed(message: str, body: Mapping[str, Any]) -> str:
+def _processed(message: str, body: Mapping[str, object]) -> str:
     """Return the place of what the processor raised over, if it had no other medium."""
     kinds = set(PROCESSED.findall(message))
     places = [place for kind in kinds for place in places_of(body, kind)]

@@ -25,7 +25,7 @@ def check_each(placeholders: Mapping[str, Sequence[Any]], num_places: int) -> No
                 )
 
 
-def with_part(message: str, body: Mapping[str, Any]) -> tuple[str, str | None]:
+def with_part(message: str, body: Mapping[str, object]) -> tuple[str, str | None]:
     """Return such a message with the part's place in its place, and the place; else as it is."""
     found = NAMED.match(message)
     if found is None:

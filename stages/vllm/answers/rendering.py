@@ -41,7 +41,7 @@ class Rendering:
         known = getattr(engine.renderer.tokenizer, "chat_template", None)
         self._knows_developer = "developer" in str(self.template["chat_template"] or known)
 
-    def check(self, body: Mapping[str, Any]) -> None:
+    def check(self, body: Mapping[str, object]) -> None:
         """Raise RequestError for what a body says of its media and vLLM would not hear of."""
         if "media_io_kwargs" in body and not self._samples_as_asked:
             raise RequestError(400, UNASKED, param="media_io_kwargs", code="unsupported_parameter")

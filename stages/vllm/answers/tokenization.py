@@ -122,5 +122,5 @@ class Tokenization:
         ]
 
 
-def _asked(fields: Mapping[str, Any]) -> str:
+def _asked(fields: Mapping[str, object]) -> str:
     return "prompt" if "prompt" in fields else "messages"

@@ -30,7 +30,7 @@ def take_over(params: SamplingParams) -> None:
     params.top_k, params.top_p = 0, 1.0
 
 
-def _told(params: SamplingParams, *_: Any) -> tuple[int, float] | None:
+def _told(params: SamplingParams, *_: object) -> tuple[int, float] | None:
     found = (params.extra_args or {}).get(ARGUMENT)
     return None if found is None else (int(found[0]), float(found[1]))
 

@@ -212,7 +212,7 @@ class EngineControl:
         return {"folder": self._profile_folder, "files": files}
 
     async def _rpc(
-        self, method: str, args: Sequence[Any], reply: bool, from_all: bool
+        self, method: str, args: Sequence[object], reply: bool, from_all: bool
     ) -> Mapping[str, object]:
         """Call a method of the user's extension on all ranks, between two steps.
 

@@ -119,7 +119,7 @@ def make_engine(
     return engine
 
 
-def own_arguments(bridge: BridgeConfig | None, hf_overrides: Any) -> Owned:
+def own_arguments(bridge: BridgeConfig | None, hf_overrides: object) -> Owned:
     """The arguments that such an engine sets itself."""
     return {
         **MODEL,
@@ -166,7 +166,7 @@ def fuses_rotation() -> bool:
     return current_platform.is_cuda() and vllm.__version_tuple__[:2] >= FUSES_ROTATION
 
 
-def says_nothing_of_rotation(compilation: Any) -> bool:
+def says_nothing_of_rotation(compilation: object) -> bool:
     """Returns whether the `compilation_config` of a graph file leaves it to us."""
     if compilation is not None and not isinstance(compilation, Mapping):
         return False
@@ -253,7 +253,7 @@ def refuse_expert_parallel_lanes(config: VllmConfig) -> None:
         raise ValueError("enable_expert_parallel: not with a data_parallel_size on a CPU")
 
 
-def engine_of_all_rows(ports: StagePorts) -> tuple[dict[str, Any], float]:
+def engine_of_all_rows(ports: StagePorts) -> tuple[dict[str, object], float]:
     """Engine arguments of a stage from which the rows of all tokens leave, and GiB of kept rows.
 
     If it drafts, its steps follow each other, so that at each it is known which drafts of the step

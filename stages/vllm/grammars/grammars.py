@@ -89,7 +89,7 @@ def too_large(kind: Kind, text: str) -> str:
     return f"{found}; use smaller counts, fewer patterns or fewer optional properties"
 
 
-def _patterns(schema: Any) -> list[str]:
+def _patterns(schema: object) -> list[str]:
     if isinstance(schema, list):
         return [pattern for item in schema for pattern in _patterns(item)]
     if not isinstance(schema, dict):

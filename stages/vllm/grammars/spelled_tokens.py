@@ -5,7 +5,7 @@ answer. Texts that a model may choose itself are not concerned.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from omnistage.stages.vllm.compat import GrammarRefused
 
@@ -23,7 +23,7 @@ class FixedText(NamedTuple):
     is_pattern: bool = False
 
 
-def check_schema(schema: Any, added_tokens: Collection[str]) -> None:
+def check_schema(schema: object, added_tokens: Collection[str]) -> None:
     """Raise GrammarRefused for a JSON schema with such a text."""
     check_texts((one.text for one in fixed_texts(schema)), added_tokens)
 
@@ -39,7 +39,7 @@ def check_texts(texts: Iterable[str], added_tokens: Collection[str]) -> None:
                 )
 
 
-def fixed_texts(schema: Any) -> Iterator[FixedText]:
+def fixed_texts(schema: object) -> Iterator[FixedText]:
     """Yield what a schema wants written as it stands: names, values, patterns."""
     if not isinstance(schema, dict):
         return
@@ -59,7 +59,7 @@ def fixed_texts(schema: Any) -> Iterator[FixedText]:
                 yield from fixed_texts(one)
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

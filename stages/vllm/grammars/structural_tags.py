@@ -23,7 +23,7 @@ SLASH = r"\/"
 SCHEMA_OPTIONS = {"coerce_one_of": True, "whitespace_flexible": True}
 
 
-def guided(schema: dict[str, Any]) -> dict[str, Any]:
+def guided(schema: dict[str, object]) -> dict[str, object]:
     """The schema as llguidance is to read it."""
     return {**schema, "x-guidance": SCHEMA_OPTIONS}
 
@@ -69,7 +69,7 @@ def lark_of_choice(
     return lark.grammar({"type": "or", "elements": texts})
 
 
-def lark_of_schema(schema: dict[str, Any], keeps: Keeps) -> str | None:
+def lark_of_schema(schema: dict[str, object], keeps: Keeps) -> str | None:
     """The Lark grammar of a guided schema of which a text is not kept; None if all are."""
     if all(keeps(*fixed) for fixed in fixed_texts(schema)):
         return None
@@ -88,7 +88,7 @@ class _Lark:
         self._names = re.compile(f"({'|'.join(names)})") if names else None
         self._rules = [r"TEXT: /(.|\n)*/"]
 
-    def grammar(self, form: dict[str, Any]) -> str:
+    def grammar(self, form: dict[str, object]) -> str:
         """All rules, from `start` on."""
         start = self._form(form)
         options = json.dumps({} if self._is_kept else {"no_forcing": True})
@@ -185,7 +185,7 @@ class _Lark:
         return self._rule("pattern", " ".join(parts))
 
 
-def _schema(content: dict[str, Any]) -> dict[str, Any]:
+def _schema(content: dict[str, object]) -> dict[str, object]:
     """The schema of a tag's arguments; any object where the tool does not say."""
     written = content.get("style") or "json"
     kind = content["type"] if content["type"] != "json_schema" else written

@@ -45,7 +45,7 @@ WHOLE = ModelPart()
 
 
 def check_fit(
-    stage: str, config: VllmConfig, options: Mapping[str, Any], part: ModelPart = WHOLE
+    stage: str, config: VllmConfig, options: Mapping[str, object], part: ModelPart = WHOLE
 ) -> None:
     """Log what the engine wants and what is free; raises DoesNotFit if that cannot work.
 
@@ -80,7 +80,7 @@ def _free_bytes() -> int | None:
         return None
 
 
-def layer_bytes(config: VllmConfig, options: Mapping[str, Any], part: ModelPart) -> int:
+def layer_bytes(config: VllmConfig, options: Mapping[str, object], part: ModelPart) -> int:
     """Returns what the language model's layers take on one device; 0 if that is not certain."""
     model, parallel = config.model_config, config.parallel_config
     load_format = options.get("load_format", "auto")
@@ -117,7 +117,7 @@ def _stored_sizes(model: Any, part: ModelPart) -> Iterable[tuple[str, int]]:
             yield tensor.name, tensor.num_bytes(model.dtype)
 
 
-def stored_bytes(model: Any) -> int:
+def stored_bytes(model: object) -> int:
     """Returns what a model's weights take on disk; 0 if they are not there in safetensors."""
     folder = folder_of(model)
     return 0 if folder is None else sum(one.num_stored_bytes for one in stored_tensors(folder))

@@ -35,7 +35,7 @@ def samples_as_asked(model_config: Any) -> bool:
     return model_config.is_multimodal_model and _loader_of(model_config) in AS_ASKED
 
 
-def _loader_of(model_config: Any) -> str | None:
+def _loader_of(model_config: object) -> str | None:
     """Return vLLM's loader of videos for a model; None: its default."""
     loader_of = getattr(video, "get_video_loader_backend_for_processor", None)
     processor_of = getattr(processor, "get_video_processor_cls_name", None)

@@ -34,7 +34,7 @@ def _has_media(messages: Sequence[Mapping[str, Any]]) -> bool:
     )
 
 
-def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+def _texts(value: object, place: str) -> Iterator[tuple[str, str]]:
     """Every string below a place, keys too, but no media."""
     if isinstance(value, str):
         yield place, value

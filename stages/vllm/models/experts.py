@@ -77,7 +77,7 @@ class SharingExperts(TritonExperts):
         a2_scale: torch.Tensor | None,
         workspace13: torch.Tensor,
         workspace2: torch.Tensor,
-        **_: Any,
+        **_: object,
     ) -> None:
         """Both products of a step, and the sum of each row's picks."""
         from omnistage.stages.vllm.models.experts_kernel import assign, multiply

@@ -56,7 +56,7 @@ class ExportingLoader(BaseModelLoader):
     """A loader of vLLM's whose models export their hidden states where the bridge wants them."""
 
     def load_model(
-        self, vllm_config: VllmConfig, model_config: ModelConfig, *args: Any, **kwargs: Any
+        self, vllm_config: VllmConfig, model_config: ModelConfig, *args: object, **kwargs: object
     ) -> nn.Module:
         """Loads like vLLM."""
         model: nn.Module = super().load_model(vllm_config, model_config, *args, **kwargs)

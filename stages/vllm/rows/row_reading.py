@@ -5,7 +5,6 @@ leave reads no more than the row cache has rows of; the others read all that the
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -24,7 +23,7 @@ class _Bounded:
         self._request = request
         self.num_tokens = min(request.num_tokens, num_readable + 1)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._request, name)
 
 
@@ -37,13 +36,13 @@ class _BoundedManager:
         self._manager = manager
         self._num_readable = num_readable
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._manager, name)
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
         """The blocks that a request reads, as vLLM asks for them when it could start."""
         num_readable = self._num_readable(request)
-        bounded: Any = request if num_readable is None else _Bounded(request, num_readable)
+        bounded: object = request if num_readable is None else _Bounded(request, num_readable)
         return self._manager.get_computed_blocks(bounded)
 
     def get_computed_blocks_for_connector(

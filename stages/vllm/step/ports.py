@@ -1,7 +1,6 @@
 """Where an engine's connector finds its channels."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
@@ -50,12 +49,12 @@ class BridgeConfig(msgspec.Struct, frozen=True):
         """Returns whether the engine's requests wait for inputs."""
         return bool(self.schema.columns or self.schema.rows)
 
-    def to_config(self) -> dict[str, Any]:
+    def to_config(self) -> dict[str, object]:
         """Plain values for vLLM's configuration."""
         return {"omnistage": msgspec.to_builtins(self)}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "BridgeConfig":
+    def from_config(cls, config: dict[str, object]) -> "BridgeConfig":
         """Read it back in the engine's process."""
         return msgspec.convert(config.get("omnistage", {}), cls)
 

@@ -1,7 +1,6 @@
 """The bridge's options of one request: our part of `extra_args` of its sampling parameters."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -76,7 +75,7 @@ class RequestOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     sampling: CodeSampling = CodeSampling()
     model: dict[str, bytes] = {}
 
-    def extra_args(self) -> dict[str, Any]:
+    def extra_args(self) -> dict[str, object]:
         """The entry of a request's `extra_args`, which vLLM hands to the engine as it is."""
         return {KEY: msgspec.msgpack.encode(self)}
 

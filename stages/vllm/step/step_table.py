@@ -6,7 +6,7 @@ Index 0 of every buffer is a dummy for padding and profiling.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +51,7 @@ class StepTable:
             self._check(config.kv_connector_extra_config)
             self._by_engine[config.engine_id] = self
 
-    def _check(self, extra: dict[str, Any]) -> None:
+    def _check(self, extra: dict[str, object]) -> None:
         told = BridgeConfig.from_config(extra).schema
         if "omnistage" in extra and told != self.schema:
             raise ValueError(f"the model's step is {self.schema}; the bridge was told {told}")

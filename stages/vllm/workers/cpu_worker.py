@@ -5,7 +5,6 @@ are noted, and ranks that wait leave the cores to others.
 """
 
 import os
-from typing import Any
 
 from vllm.distributed.parallel_state import get_dp_group, get_pp_group
 from vllm.v1.worker.cpu_worker import CPUWorker
@@ -55,7 +54,7 @@ class SeededCPUWorker(CPUWorker):
             )
         return available
 
-    def sample_tokens(self, grammar_output: Any) -> Any:
+    def sample_tokens(self, grammar_output: object) -> object:
         """Samples like vLLM, after each forward."""
         if self.use_v2_model_runner:
             return super().sample_tokens(grammar_output)

@@ -1,12 +1,10 @@
 """An engine whose ranks carry out a command together, or tell of one failure together."""
 
-from typing import Any
-
 from omnistage.stages.vllm.compat import AsyncLLM, LoRARequest
 from omnistage.stages.vllm.workers.weights_worker import ADD_LORA, PIN_LORA, TOGETHER
 
 
-async def call_together(engine: AsyncLLM, method: str, *arguments: Any) -> None:
+async def call_together(engine: AsyncLLM, method: str, *arguments: object) -> None:
     """Call a method of `WeightsWorker` in all ranks; raises what went wrong in any of them.
 
     The engine's next calls get their own answers after that, too.

@@ -104,7 +104,7 @@ def is_fusible(net: Any) -> bool:
     )
 
 
-def _is_nothing(attention: Any, name: str) -> bool:
+def _is_nothing(attention: object, name: str) -> bool:
     """Returns whether a norm of heads is none."""
     return isinstance(getattr(attention, name, nn.Identity()), nn.Identity)
 
