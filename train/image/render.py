@@ -11,7 +11,7 @@ from pictures import RGB
 from world import COLOURS
 
 _SQUARE_SIDE = 0.9
-_TIP, _DENT = 1.1, 0.48  # of a star, in radii; the dent in tips
+_TIP, _DENT = 1.05, 0.48  # of a star, in radii; the dent in tips
 
 
 @dataclass(frozen=True)

@@ -98,10 +98,11 @@ def _asked(pick: random.Random, phrase: str, ground: str) -> str:
         f"in front of a {ground} background",
     )
     line = f"{phrase} {pick.choice(ends).replace('a orange', 'an orange')}" if ground else phrase
-    if ground and pick.random() < 0.06:
-        line = f"on {ground}, {phrase}"
     start = pick.choice(STARTS)
-    line = f"{start} {line}" if start else line
+    if start:
+        line = f"{start} {line}"
+    elif ground and pick.random() < 0.3:
+        line = f"on {ground}, {phrase}"
     if start.startswith(("can", "could")):
         line += pick.choice(("?", "", "?"))
     else:
