@@ -1,10 +1,8 @@
 """Trains code2wav: codes to waves, by spectra at many resolutions, then against critics."""
 
-import pickle
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 import torchaudio
@@ -13,10 +11,12 @@ from sizes import FRAME, NUM_CODEBOOKS, small_config
 from tokens import make_tokenizer
 from torch import nn
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
+from utterances import load_waves
 from voices import FLITE_RATE_HZ
 
 RATE_HZ = 24_000
 BATCH, FRAMES, WARM_FRAMES = 32, 20, 4
+PARTS = 16  # of 64, enough for a voice; the others are for the talker
 CRITICS_FROM = 0.35  # of the training
 RESOLUTIONS = (128, 256, 512, 1024, 2048)
 
@@ -87,27 +87,20 @@ class Pieces:
     """Random pieces of all utterances: codes int64 [b, codebooks, t] and waves [b, t * 1920]."""
 
     def __init__(self, run: Any) -> None:
-        with (run.data / "voices.pkl").open("rb") as file:
-            voices = pickle.load(file)
         codes = torch.load(run.out / "codes.pt", weights_only=True)["codes"]
-        device = run.device
-        resample = torchaudio.transforms.Resample(FLITE_RATE_HZ, RATE_HZ).to(device)
-        waves, starts, at = [], [], 0
-        for (_, _, samples), rows in zip(voices, codes, strict=True):
-            wave = resample(torch.from_numpy(samples.astype(np.float32) / 32768).to(device))
-            waves.append(F.pad(wave, (0, len(rows) * FRAME - len(wave))).half())
-            # A piece that is longer than its utterance has the next one's beginning.
-            starts.append(torch.arange(at, at + max(1, len(rows) - FRAMES // 2)))
-            at += len(rows)
+        resample = torchaudio.transforms.Resample(FLITE_RATE_HZ, RATE_HZ).to(run.device)
+        waves = []
+        for part in load_waves(run.data)[:PARTS]:
+            wave = torch.from_numpy(part).to(run.device).float() / 32768
+            waves.append(resample(wave).half())
         self._waves = torch.cat(waves).reshape(-1, FRAME)
-        self._codes = torch.cat(codes).to(device)
-        self._starts = torch.cat(starts).to(device)
-        self._starts = self._starts[self._starts + FRAMES <= len(self._codes)]
+        self._codes = codes[: len(self._waves)].to(run.device)
 
     def draw(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """A batch of them."""
         device = self._codes.device
-        chosen = self._starts[torch.randint(len(self._starts), (count,), device=device)]
+        # Now and then a piece has the end of an utterance and the next one's beginning.
+        chosen = torch.randint(len(self._codes) - FRAMES, (count,), device=device)
         index = chosen[:, None] + torch.arange(FRAMES, device=device)
         return self._codes[index].long().transpose(1, 2), self._waves[index].flatten(1).float()
 
@@ -141,7 +134,7 @@ def main() -> None:
         if training.progress >= CRITICS_FROM:
             start = int(torch.randint(0, real.shape[1] - 12_000, ()))
             fake, true = ours[:, start : start + 12_000], real[:, start : start + 12_000]
-            with torch.autocast(run.device.type, torch.bfloat16):
+            with run.autocast():
                 verdicts = [(judge(true), judge(fake.detach())) for judge in judges]
                 judged = sum(
                     ((1 - good[-1].float()) ** 2).mean() + (bad[-1].float() ** 2).mean()
@@ -150,7 +143,7 @@ def main() -> None:
             other.zero_grad(set_to_none=True)
             judged.backward()
             other.step()
-            with torch.autocast(run.device.type, torch.bfloat16):
+            with run.autocast():
                 fooled, alike = made.new_zeros(()), made.new_zeros(())
                 for judge, (good, _) in zip(judges, verdicts, strict=True):
                     planes = judge(fake)

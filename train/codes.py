@@ -1,24 +1,24 @@
 """Codes without a neural encoder: log-mel of 80 ms, principal components, residual k-means."""
 
-import pickle
+from functools import cache
 
-import numpy as np
 import torch
 import torchaudio
 from loop import arguments
 from sizes import CODEBOOK_SIZE, NUM_CODEBOOKS
+from utterances import load_utterances, load_waves
 from voices import FLITE_RATE_HZ
 
-FRAME_16K = 1280
 BANDS, STEPS = 80, 8
 COMPONENTS = 160
 ITERATIONS = 20
 SAMPLE = 200_000
 
 
-def log_mel(wave: torch.Tensor) -> torch.Tensor:
-    """[t, 640] from a wave float32 [t * 1280] at 16 kHz in -1 ... 1."""
-    transform = torchaudio.transforms.MelSpectrogram(
+@cache
+def mel_transform(device: torch.device) -> torchaudio.transforms.MelSpectrogram:
+    """Made once."""
+    return torchaudio.transforms.MelSpectrogram(
         FLITE_RATE_HZ,
         n_fft=512,
         win_length=400,
@@ -26,7 +26,12 @@ def log_mel(wave: torch.Tensor) -> torch.Tensor:
         n_mels=BANDS,
         center=True,
         power=1.0,
-    ).to(wave.device)
+    ).to(device)
+
+
+def log_mel(wave: torch.Tensor) -> torch.Tensor:
+    """[t, 640] from a wave float32 [t * 1280] at 16 kHz in -1 ... 1."""
+    transform = mel_transform(wave.device)
     shifted = torch.nn.functional.pad(wave, (0, 160))[80:]
     mel = transform(shifted)[:, : len(wave) // 160]
     rows: torch.Tensor = (mel + 3e-2).log().T.reshape(-1, BANDS * STEPS)
@@ -57,17 +62,14 @@ def assign(points: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    """Read voices.pkl, write codes.pt: of each text its codes int16 [t, codebooks]."""
+    """Write codes.pt: of each utterance its codes int16 [t, codebooks]."""
     run = arguments(1)
-    with (run.data / "voices.pkl").open("rb") as file:
-        voices = pickle.load(file)
-    features, lengths = [], []
-    for _, _, samples in voices:
-        wave = torch.from_numpy(samples.astype(np.float32) / 32768).to(run.device)
-        wave = torch.nn.functional.pad(wave, (0, -len(wave) % FRAME_16K))
-        features.append(log_mel(wave))
-        lengths.append(len(features[-1]))
-    points = torch.cat(features)
+    lengths = [one.frames for one in load_utterances(run.data)]
+    parts = []
+    for part in load_waves(run.data):
+        parts.append(log_mel(torch.from_numpy(part).to(run.device).float() / 32768))
+    points = torch.cat(parts)
+    assert len(points) == sum(lengths)
     mean = points.mean(0)
     points = points - mean
     covariance = points.T @ points / len(points)
@@ -86,9 +88,8 @@ def main() -> None:
         books.append(centres.cpu())
         left = float((rest * rest).sum(1).mean() / total)
         print(f"codebook {book}: {left:.4f} of the variance left", flush=True)
-    rows = torch.stack(codes, 1).split(lengths)
     torch.save(
-        {"codes": list(rows), "books": books, "basis": basis.cpu(), "mean": mean.cpu()},
+        {"codes": torch.stack(codes, 1), "books": books, "basis": basis.cpu(), "mean": mean.cpu()},
         run.out / "codes.pt",
     )
 

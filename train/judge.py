@@ -3,7 +3,9 @@
 import argparse
 import base64
 import io
+import json
 import random
+import re
 import wave
 from collections import Counter
 from typing import Any
@@ -14,8 +16,24 @@ import numpy.typing as npt
 from ear import Ear, Samples, errors, words
 from pictures import ask, draw, scene
 from PIL import Image
-from texts import spoken, talk, to_speak
+from questions import FEW
+from texts import Talk, spoken, talk, to_speak
 from voices import FLITE_RATE_HZ, SPEAKERS, speak
+
+from tools import tool_talk
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
 
 
 def at_16k(content: bytes) -> Samples:
@@ -82,40 +100,82 @@ class Judge:
         right: Counter[str] = Counter()
         asked: Counter[str] = Counter()
         stopped = 0
-        for number in range(3 * self._count):
-            kind, messages, answer = self._question(pick, number % 3)
-            body = {"model": self._model, "messages": messages, "temperature": 0, "max_tokens": 80}
-            reply = self._client.post("/v1/chat/completions", json={**body, "modalities": ["text"]})
-            reply.raise_for_status()
-            choice = reply.json()["choices"][0]
-            asked[kind] += 1
-            right[kind] += choice["message"]["content"] == answer
-            stopped += choice["finish_reason"] == "stop"
+        makers = {
+            "text": self._text,
+            "picture": self._picture,
+            "spoken question": self._spoken,
+            "tool": self._tool,
+        }
+        for _ in range(self._count):
+            for kind, make in makers.items():
+                more, answer = make(pick)
+                body = {"model": self._model, "temperature": 0, "max_tokens": 80, **more}
+                body["modalities"] = ["text"]
+                reply = self._client.post("/v1/chat/completions", json=body)
+                reply.raise_for_status()
+                choice = reply.json()["choices"][0]
+                said = _said(choice["message"])
+                asked[kind] += 1
+                right[kind] += said == answer
+                stopped += choice["finish_reason"] in ("stop", "tool_calls")
+                if said != answer:
+                    print(f"{kind}: {said!r}, not {answer!r}", flush=True)
         for kind, count in sorted(asked.items()):
-            print(f"{kind}: {100 * right[kind] / count:.0f} % of {count} right", flush=True)
+            print(f"{kind}: {100 * right[kind] / count:.1f} % of {count} right", flush=True)
         print(f"natural ends: {100 * stopped / asked.total():.1f} %", flush=True)
 
-    def _question(self, pick: random.Random, kind: int) -> tuple[str, list[Any], str]:
-        if kind == 0:
+    def _text(self, pick: random.Random) -> tuple[dict[str, Any], str]:
+        one = talk(pick, held_out=True)
+        while one.kind in FEW:  # which are trained
             one = talk(pick, held_out=True)
-            roles = ("user", "assistant")
-            turns = [
-                {"role": roles[index % 2], "content": turn}
-                for index, turn in enumerate(one.turns[:-1])
-            ]
-            if one.system:
-                turns.insert(0, {"role": "system", "content": one.system})
-            return "text", turns, one.answer
-        if kind == 1:
-            made = scene(pick, held_out=True)
-            question, answer = ask(made, pick)
-            url = {"type": "image_url", "image_url": {"url": as_png(draw(made, 128, pick))}}
-            content = [url, {"type": "text", "text": question}]
-            return "picture", [{"role": "user", "content": content}], answer
-        _, question, answer = spoken(pick, held_out=True)
+        return {"messages": _messages(one)}, one.answer
+
+    def _picture(self, pick: random.Random) -> tuple[dict[str, Any], str]:
+        made = scene(pick, held_out=True)
+        question, answer = ask(made, pick)
+        url = {"type": "image_url", "image_url": {"url": as_png(draw(made, 128, pick))}}
+        content = [url, {"type": "text", "text": question}]
+        return {"messages": [{"role": "user", "content": content}]}, answer
+
+    def _spoken(self, pick: random.Random) -> tuple[dict[str, Any], str]:
+        kind, question, answer = spoken(pick, held_out=True)
+        while kind in FEW:
+            kind, question, answer = spoken(pick, held_out=True)
         sound = {"data": as_wav(speak(question, pick.choice(SPEAKERS))), "format": "wav"}
         content = [{"type": "input_audio", "input_audio": sound}]
-        return "spoken question", [{"role": "user", "content": content}], answer
+        return {"messages": [{"role": "user", "content": content}]}, answer
+
+    def _tool(self, pick: random.Random) -> tuple[dict[str, Any], str]:
+        """A call of `get_weather`, or its result read out."""
+        one = tool_talk(pick, held_out=True)
+        while one.kind not in ("tool call", "tool result"):
+            one = tool_talk(pick, held_out=True)
+        messages: list[dict[str, Any]] = _messages(Talk(one.kind, one.turns))
+        if one.kind == "tool result":
+            call = json.loads(re.sub("</?tool_call>", "", messages[-2]["content"]))
+            function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
+            calls = [{"id": "call_1", "type": "function", "function": function}]
+            messages[-2] = {"role": "assistant", "content": None, "tool_calls": calls}
+            messages[-1] = {**messages[-1], "role": "tool", "tool_call_id": "call_1"}
+        return {"messages": messages, "tools": [WEATHER]}, one.answer
+
+
+def _messages(one: Talk) -> list[dict[str, Any]]:
+    turns = [
+        {"role": ("user", "assistant")[index % 2], "content": turn}
+        for index, turn in enumerate(one.turns[:-1])
+    ]
+    return [{"role": "system", "content": one.system}, *turns] if one.system else turns
+
+
+def _said(message: dict[str, Any]) -> str:
+    """The answer, a call as the model writes it."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return str(message["content"])
+    function = calls[0]["function"]
+    made = {"name": function["name"], "arguments": json.loads(function["arguments"])}
+    return f"<tool_call>{json.dumps(made)}</tool_call>"
 
 
 def main() -> None:
@@ -125,11 +185,14 @@ def main() -> None:
     parser.add_argument(
         "--count", type=int, default=200, help="sentences a voice, questions a kind"
     )
+    parser.add_argument("--only", choices=("answers", "voices"), help="half of it")
     given = parser.parse_args()
     judge = Judge(given.url, given.count)
-    judge.answers()
-    judge.voices(0.0)
-    judge.voices(0.9)
+    if given.only != "voices":
+        judge.answers()
+    if given.only != "answers":
+        judge.voices(0.0)
+        judge.voices(0.9)
 
 
 if __name__ == "__main__":

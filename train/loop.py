@@ -12,6 +12,7 @@ import torch
 
 SAVE_EVERY_S = 40.0
 LOG_EVERY = 100
+MORE_RATE = 0.6  # of the peak, when a finished training goes on
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,12 @@ class Run:
     minutes: float
     device: torch.device
     batch: float = 1.0
+    workers: int = 4
+    more: bool = False
+
+    def autocast(self) -> torch.autocast:
+        """bfloat16 where it is fast."""
+        return torch.autocast(self.device.type, torch.bfloat16, self.device.type == "cuda")
 
     def size(self, full: int) -> int:
         """A batch's size, as a share of the full one."""
@@ -38,12 +45,23 @@ def arguments(steps: int) -> Run:
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--minutes", type=float, default=1e9, help="end earlier, at a low rate")
     parser.add_argument("--batch", type=float, default=1.0, help="a share of the full batch")
+    parser.add_argument("--workers", type=int, default=4, help="processes that make batches")
+    parser.add_argument("--more", action="store_true", help="train a finished one on")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return Run(given.data, given.out, given.steps, given.minutes, device, given.batch)
+    return Run(
+        given.data,
+        given.out,
+        given.steps,
+        given.minutes,
+        device,
+        given.batch,
+        given.workers,
+        given.more,
+    )
 
 
 @dataclass
@@ -71,7 +89,7 @@ class Training:
 
     def rate(self, peak: float) -> float:
         """The present rate, of a peak."""
-        return peak * _share(self.progress)
+        return peak * _share(self.progress) * (MORE_RATE if self.run.more else 1)
 
     def steps(self) -> Iterator[int]:
         """Yields until the end; saves now and then, and at the end."""
@@ -112,7 +130,7 @@ class Training:
     def save(self) -> None:
         """Writes the state, whole or not at all."""
         state = {name: part.state_dict() for name, part in self.parts.items()}
-        state["at"] = {"step": self.step, "spent": self.spent}
+        state["at"] = {"step": self.step, "spent": self.spent, "more": self.run.more}
         new = self.path.with_suffix(".new")
         torch.save(state, new)
         new.replace(self.path)
@@ -121,9 +139,11 @@ class Training:
         if not self.path.exists():
             return
         state = torch.load(self.path, map_location=self.run.device, weights_only=True)
+        again = self.run.more and not state["at"].get("more", False)
         for name, part in self.parts.items():
             part.load_state_dict(state[name])
-        self.step, self.spent = state["at"]["step"], state["at"]["spent"]
+        if not again:
+            self.step, self.spent = state["at"]["step"], state["at"]["spent"]
 
 
 def _share(progress: float, warm: float = 0.02) -> float:

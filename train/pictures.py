@@ -1,5 +1,7 @@
 """Pictures of shapes and digits, drawn from a seed, with questions about them."""
 
+import io
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +22,9 @@ RGB = {
     "white": (245, 245, 245),
 }
 ROWS, COLUMNS = ("top", "middle", "bottom"), ("left", "center", "right")
-SIZES = (64, 96, 128)
+# Heights and widths; a served picture of any size is made one of at most 16 tokens.
+SIZES = ((64, 64), (96, 96), (128, 128), (128, 128), (96, 128), (128, 96), (96, 160), (160, 96))
+KINDS = ("none", *SHAPES, *(str(digit) for digit in range(10)))
 
 
 @dataclass(frozen=True)
@@ -78,22 +82,52 @@ def _scene(pick: random.Random) -> Scene:
     )
 
 
-def draw(made: Scene, size: int, pick: random.Random) -> npt.NDArray[np.uint8]:
-    """The picture, uint8 [size, size, 3]; `pick` moves and resizes its shapes a little."""
+def draw(
+    made: Scene, size: int, pick: random.Random, wide: int | None = None
+) -> npt.NDArray[np.uint8]:
+    """The picture, uint8 [size, wide or size, 3]; `pick` moves and resizes its shapes a little."""
     scale = 2
-    wide = size * scale
-    image = Image.new("RGB", (wide, wide), _near(made.ground, pick))
+    room = ((wide or size) * scale, size * scale)
+    image = Image.new("RGB", room, _near(made.ground, pick))
     brush = ImageDraw.Draw(image)
     for shape in made.shapes:
         if made.big:
-            radius = wide * pick.uniform(0.26, 0.4)
-            centre = [wide / 2 + wide * pick.uniform(-0.06, 0.06) for _ in range(2)]
+            radius = min(room) * pick.uniform(0.26, 0.4)
+            centre = [side / 2 + side * pick.uniform(-0.06, 0.06) for side in room]
         else:
-            radius = wide * pick.uniform(0.11, 0.15)
+            radius = min(room) * pick.uniform(0.11, 0.15)
             cell = (shape.column, shape.row)
-            centre = [wide * (0.19 + 0.31 * at + pick.uniform(-0.015, 0.015)) for at in cell]
+            centre = [
+                side * (0.19 + 0.31 * at + pick.uniform(-0.015, 0.015))
+                for side, at in zip(room, cell, strict=True)
+            ]
         _draw_shape(brush, shape, centre, radius, _near(shape.colour, pick))
-    return np.asarray(image.resize((size, size), Image.Resampling.BOX))
+    return np.asarray(image.resize((wide or size, size), Image.Resampling.BOX))
+
+
+def as_sent(pixels: npt.NDArray[np.uint8], pick: random.Random) -> npt.NDArray[np.uint8]:
+    """The picture as it may come: compressed, noisy or resized; mostly as it is."""
+    chance = pick.random()
+    if chance < 0.25:
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "JPEG", quality=pick.randrange(60, 96))
+        return np.asarray(Image.open(file))
+    if chance < 0.35:
+        image = Image.fromarray(pixels)
+        other = [side * pick.choice((2, 3)) for side in image.size]
+        image = image.resize((other[0], other[1]), Image.Resampling.BICUBIC)
+        return np.asarray(image.resize(pixels.shape[1::-1], Image.Resampling.BICUBIC))
+    return pixels
+
+
+def labels(made: Scene) -> npt.NDArray[np.int64]:
+    """What is in each of nine cells, and on what: kinds [9], colours [9] (0: none), the ground."""
+    row = np.zeros(19, np.int64)
+    for shape in made.shapes:
+        cell = 3 * shape.row + shape.column
+        row[cell], row[9 + cell] = KINDS.index(shape.kind), COLOURS.index(shape.colour) + 1
+    row[18] = COLOURS.index(made.ground)
+    return row
 
 
 def _near(colour: str, pick: random.Random) -> tuple[int, int, int]:
@@ -122,8 +156,17 @@ def _draw_shape(
         brush.text((x, y), shape.kind, font=font, fill=colour, anchor="mm")
 
 
+_AS_JSON = (
+    "Answer in JSON with color and shape.",
+    "As JSON with the keys color and shape: what is in the picture?",
+)
+
+
 def ask(made: Scene, pick: random.Random) -> tuple[str, str]:
     """A question about the picture, and its answer."""
+    if pick.random() < 0.06 and made.big and not made.shapes[0].kind.isdigit():
+        shape = made.shapes[0]
+        return pick.choice(_AS_JSON), json.dumps({"color": shape.colour, "shape": shape.kind})
     shapes = made.shapes
     is_digit = shapes[0].kind.isdigit()
     if pick.random() < 0.12:

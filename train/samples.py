@@ -1,36 +1,57 @@
-"""Talks as token ids, rendered as the chat template does; tasks with pictures and tools."""
+"""Talks as token ids, rendered as the chat template does, with their pictures and sounds."""
 
-import json
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from pictures import Scene
-from texts import question
 from tokens import make_tokenizer
-from world import CAPITALS, ONES, number
 
 from omnistage.stages.checkpoint.tokenizer import TinyTokenizer
 from omnistage.stages.vllm.models.rope import Grid, rope_positions
 
-TRANSCRIBE = "Transcribe the audio into text, word for word. Answer with the text only."
-TOOL_CITIES = list(CAPITALS.values())
 HOP = 160
 PATCH = 32  # pixels a side of one token
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Token ids of a talk, what of them is learned, and its pictures' and sounds' places."""
+class Picture:
+    """Pixels uint8 [height, width, 3], and what is in its cells: scenes.labels."""
 
-    ids: npt.NDArray[np.int16]
+    pixels: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Rows and columns of tokens."""
+        return self.pixels.shape[0] // PATCH, self.pixels.shape[1] // PATCH
+
+
+@dataclass(frozen=True)
+class Sound:
+    """Samples int16 [n] at 16 kHz, whole hops, and the words that they say."""
+
+    samples: npt.NDArray[np.int16]
+    words: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Token ids of a talk, what of them is learned, and its media in their order."""
+
+    kind: str
+    ids: npt.NDArray[np.int64]
     learned: npt.NDArray[np.bool_]
-    positions: npt.NDArray[np.int16] | None = None  # [3, n]; counts up otherwise
-    pictures: tuple[int, ...] = ()
-    sound: int = -1
+    positions: npt.NDArray[np.int64]  # [3, n]
+    pictures: tuple[Picture, ...] = ()
+    sounds: tuple[Sound, ...] = ()
+
+    @property
+    def prompt(self) -> npt.NDArray[np.int64]:
+        """The ids before the last answer, the part that is learned."""
+        ends = np.flatnonzero(~self.learned[:-1] & self.learned[1:]) + 1
+        return self.ids[: ends[-1]]
 
 
 def num_audio_tokens(num_frames: int) -> int:
@@ -57,15 +78,19 @@ class Writer:
         """Token ids; names of special tokens are those tokens."""
         return list(self.tokenizer.tokenizer.encode(text).ids)
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Where each token begins and ends in the text."""
+        return list(self.tokenizer.tokenizer.encode(text).offsets)
+
     def sample(
         self,
+        kind: str,
         turns: Sequence[str],
         system: str = "",
-        side: int = 0,
-        pictures: tuple[int, ...] = (),
-        sound: int = -1,
+        pictures: tuple[Picture, ...] = (),
+        sounds: tuple[Sound, ...] = (),
     ) -> Sample:
-        """One of user and assistant turns by turns; `side`: of the pictures, in pixels."""
+        """One of user and assistant turns by turns, which have the marks of the media."""
         ids: list[int] = []
         learned: list[bool] = []
 
@@ -81,86 +106,30 @@ class Writer:
             add(f"<|im_start|>{role}\n")
             add(f"{turn}<|im_end|>", role == "assistant")
             add("\n")
-        array = np.asarray(ids, np.int16)
-        positions = None
-        if pictures:
-            cells = side // PATCH
-            starts = np.flatnonzero((array[1:] == self._image) & (array[:-1] != self._image)) + 1
-            grids = [Grid(int(start), (1, cells, cells), 1) for start in starts]
-            positions = rope_positions(len(array), grids).astype(np.int16)
-        return Sample(array, np.asarray(learned), positions, pictures, sound)
+        array = np.asarray(ids, np.int64)
+        return Sample(
+            kind, array, np.asarray(learned), self._positions(array, pictures), pictures, sounds
+        )
+
+    def _positions(
+        self, ids: npt.NDArray[np.int64], pictures: Sequence[Picture]
+    ) -> npt.NDArray[np.int64]:
+        grids = self.grids(ids, [one.cells for one in pictures])
+        return rope_positions(len(ids), grids).astype(np.int64)
+
+    def grids(self, ids: npt.NDArray[np.int64], cells: Sequence[tuple[int, int]]) -> list[Grid]:
+        """Where the pictures of so many rows and columns of tokens are among the ids."""
+        starts = np.flatnonzero((ids[1:] == self._image) & (ids[:-1] != self._image)) + 1
+        return [Grid(int(start), (1, *size), 1) for start, size in zip(starts, cells, strict=True)]
 
 
-def picture_marks(count: int, side: int) -> str:
-    """The tokens of pictures of this side."""
-    return f"<|vision_start|>{'<|image_pad|>' * (side // PATCH) ** 2}<|vision_end|>" * count
+def picture_marks(one: Picture) -> str:
+    """A picture's tokens."""
+    rows, columns = one.cells
+    return f"<|vision_start|>{'<|image_pad|>' * (rows * columns)}<|vision_end|>"
 
 
-def sound_marks(num_samples: int) -> str:
-    """The tokens of a sound of so many samples at 16 kHz."""
-    pads = "<|audio_pad|>" * num_audio_tokens(num_samples // HOP)
+def sound_marks(one: Sound) -> str:
+    """A sound's tokens."""
+    pads = "<|audio_pad|>" * num_audio_tokens(len(one.samples) // HOP)
     return f"<|audio_start|>{pads}<|audio_end|>"
-
-
-def two_pictures(pick: random.Random, scenes: Sequence[Scene]) -> tuple[str, str]:
-    """A question about the first or the second of two."""
-    index = pick.randrange(2)
-    one = scenes[index]
-    which = ("first", "second")[index]
-    if len(one.shapes) > 1 or pick.random() < 0.3:
-        return f"What color is the background of the {which} picture?", (
-            f"The background is {one.ground}."
-        )
-    shape = one.shapes[0]
-    return f"What is in the {which} picture?", (
-        f"The number is {ONES[int(shape.kind)]}."
-        if shape.kind.isdigit()
-        else f"A {shape.colour} {shape.kind} on {one.ground}."
-    )
-
-
-def tool_talk(pick: random.Random) -> tuple[str, tuple[str, ...]]:
-    """A system turn with a tool, and turns that call it and read its result out."""
-    tool = {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": pick.choice(
-                (
-                    "The weather of a city.",
-                    "Get the weather of a city.",
-                    "Weather",
-                    "Get current weather",
-                )
-            ),
-            "parameters": {
-                "type": "object",
-                "properties": {"city": {"type": "string"}},
-                "required": ["city"],
-            },
-        },
-    }
-    city = pick.choice(TOOL_CITIES)
-    system = (
-        'Tools, each called as <tool_call>{"name": …, "arguments": …}</tool_call>:\n'
-        f"{json.dumps(tool)}\n"
-    )
-    asked = pick.choice(
-        (
-            "What is the weather in {}?",
-            "How is the weather in {}?",
-            "What's the weather in {}?",
-            "Tell me the weather in {}.",
-        )
-    ).format(city)
-    call = f'<tool_call>{{"name": "get_weather", "arguments": {{"city": "{city}"}}}}</tool_call>'
-    sky, degrees = pick.choice(("sunny", "rainy", "cloudy")), pick.randrange(1, 31)
-    result = pick.choice(
-        (f'{{"weather": "{sky}", "degrees": {degrees}}}', f"{sky}, {degrees} degrees")
-    )
-    answer = f"It is {sky} in {city}, with {number(degrees)} degrees."
-    if pick.random() < 0.3:
-        _, other, reply = question(pick)
-        return system, (other, reply)
-    turns = (asked, call, result, answer)
-    return system, turns[: pick.choice((2, 4))]

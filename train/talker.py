@@ -1,6 +1,5 @@
 """Trains the talker and its code predictor: codes of a voice after a prompt as served."""
 
-import pickle
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,35 +10,63 @@ import torch
 import torch.nn.functional as F
 from loop import Run, Training, adam, arguments
 from samples import Writer
-from sizes import CODEBOOK_SIZE, NUM_CODEBOOKS, small_config
-from texts import question
+from sizes import CODEBOOK_SIZE, NUM_CODEBOOKS, WIDTH, small_config
+from texts import talk
 from thinker import embedding_table
 from tokens import make_tokenizer
 from torch import nn
 from towers import speed_up
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
+from utterances import HELD_OUT, load_utterances
 from voices import SPEAKERS
 
-from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
+from omnistage.stages.qwen3_omni.talker_prompt import (
+    NO_TEXT,
+    SpeechIds,
+    TalkerPrompt,
+    talker_prompt,
+)
 
-BATCH = 144
-REPLACED = 0.02  # of the codes that are read, so that one odd draw is no catastrophe
+BATCH = 224
+RATE = 1.8e-3
+JUDGE_EVERY = 500
+PLACE_LAYER = 3  # from which the place in the text is told in training
+WITH_MEDIA = 0.25  # of the prompts, once a thinker has been trained: media.py
+# The most of an utterance's codes that are read wrong: what was said before is no good guide to
+# the next word then, and one odd draw no catastrophe.
+REPLACED = 0.3
+
+
+# What a batch is padded with.
+EMPTY = {
+    "text": NO_TEXT,
+    "special": -1,
+    "codes": -1,
+    "labels": -100,
+    "residual": -1,
+    "spoken": -1,
+    "is_media": False,
+    "positions": 0,
+}
 
 
 @dataclass(frozen=True)
 class Said:
-    """An utterance: the text's tokens, the voice, codes int64 [t, codebooks]."""
+    """An utterance: the text's tokens, the voice, codes int16 [t, codebooks]."""
 
     tokens: list[int]
     speaker: str
     codes: np.ndarray[Any, Any]
+    ends: np.ndarray[Any, Any]  # of the tokens, in frames
 
 
 class Batches(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
     """Padded rows: what a talker's prompt and decode steps read, and what they are to say."""
 
-    def __init__(self, said: list[Said], ids: SpeechIds, size: int, seed: int) -> None:
-        self._said, self._ids, self._size, self._seed = said, ids, size, seed
+    def __init__(
+        self, said: list[Said], media: list[dict[str, Any]], ids: SpeechIds, size: int, seed: int
+    ) -> None:
+        self._said, self._media, self._ids, self._size, self._seed = said, media, ids, size, seed
         self._writer = Writer()
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
@@ -48,33 +75,44 @@ class Batches(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
         while True:
             yield self._batch(pick.choices(self._said, k=self._size), pick)
 
-    def _prompt(self, pick: random.Random) -> list[int]:
-        """An empty user turn, as for a given text, or a question."""
-        asked = "" if pick.random() < 0.5 else question(pick)[1]
-        system = ""
-        if pick.random() < 0.1:
-            system = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
-        text = f"{system}<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
-        return self._writer.ids(text)
+    def _prompt(self, pick: random.Random, speaker: str) -> tuple[TalkerPrompt, torch.Tensor]:
+        """Of an empty user turn, as for a given text, of a question, or of one with media."""
+        nothing = torch.zeros(0, WIDTH, dtype=torch.bfloat16)
+        if self._media and pick.random() < WITH_MEDIA:
+            one = pick.choice(self._media)
+            ids = one["ids"].numpy()
+            grids = self._writer.grids(ids, one["pictures"])
+            prompt = talker_prompt(self._ids, ids, grids, speaker)
+            # Media of an earlier turn's system text do not exist: all rows are the user's.
+            return prompt, one["rows"]
+        if pick.random() < 0.5:
+            turns: tuple[str, ...] = ("",)
+        else:
+            turns = talk(pick).turns[:-1]
+        text = "".join(
+            f"<|im_start|>{('user', 'assistant')[index % 2]}\n{turn}<|im_end|>\n"
+            for index, turn in enumerate(turns)
+        )
+        ids = self._writer.ids(f"{text}<|im_start|>assistant\n")
+        return talker_prompt(self._ids, ids, [], speaker), nothing
 
     def _batch(self, said: list[Said], pick: random.Random) -> dict[str, torch.Tensor]:
         rows = [self._rows(one, pick) for one in said]
-        longest = max(len(text) for text, *_ in rows)
-        made = {
-            "text": np.full((len(rows), longest), self._ids.tts_pad, np.int64),
-            "special": np.full((len(rows), longest), -1, np.int64),
-            "codes": np.full((len(rows), longest, NUM_CODEBOOKS), -1, np.int64),
-            "labels": np.full((len(rows), longest), -100, np.int64),
-            "residual": np.full((len(rows), longest, NUM_CODEBOOKS), -1, np.int64),
-        }
-        for row, parts in enumerate(rows):
-            for name, part in zip(made, parts, strict=True):
-                made[name][row, : len(part)] = part
-        return {name: torch.from_numpy(array) for name, array in made.items()}
+        longest = max(len(one["text"]) for one in rows)
+        made = {}
+        for name, empty in EMPTY.items():
+            first = rows[0][name]
+            array = np.full((len(rows), longest, *first.shape[1:]), empty, first.dtype)
+            for row, one in enumerate(rows):
+                array[row, : len(one[name])] = one[name]
+            made[name] = torch.from_numpy(array)
+        made["text"] = made["text"].masked_fill(made["text"] == NO_TEXT, self._ids.tts_pad)
+        made["media"] = torch.cat([one["media"] for one in rows])
+        return made
 
-    def _rows(self, one: Said, pick: random.Random) -> tuple[np.ndarray[Any, Any], ...]:
+    def _rows(self, one: Said, pick: random.Random) -> dict[str, Any]:
         ids = self._ids
-        prompt = talker_prompt(ids, self._prompt(pick), [], one.speaker)
+        prompt, media = self._prompt(pick, one.speaker)
         start, count = len(prompt) - 1, len(one.codes)
         total = len(prompt) + count
         text = np.full(total, ids.tts_pad, np.int64)
@@ -90,7 +128,26 @@ class Batches(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
         labels[start + count] = ids.codec_eos
         residual = np.full((total, NUM_CODEBOOKS), -1, np.int64)
         residual[start : start + count] = one.codes
-        return text, special, codes, labels, residual
+        # Which token is said in a frame, and the next one.
+        at = np.searchsorted(one.ends, np.arange(count) + 0.5).clip(max=len(one.tokens) - 1)
+        following = np.asarray([*one.tokens, ids.tts_eos], np.int64)
+        said = np.full((total, 2), -1, np.int64)
+        said[start : start + count] = np.stack([following[at], following[at + 1]], 1)
+        is_media = np.zeros(total, np.bool_)
+        is_media[prompt.hidden_positions] = True
+        after = np.arange(len(prompt), total) + prompt.position_delta
+        positions = np.concatenate([prompt.positions, np.tile(after, (3, 1))], 1)
+        return {
+            "text": text,
+            "special": special,
+            "codes": codes,
+            "labels": labels,
+            "residual": residual,
+            "spoken": said,
+            "is_media": is_media,
+            "positions": positions.T,
+            "media": media,
+        }
 
 
 class Speaker(nn.Module):
@@ -102,32 +159,51 @@ class Speaker(nn.Module):
         super().__init__()
         self.talker = talker
         self.register_buffer("table", table)
+        width = talker.config.text_config.hidden_size
+        self.place = nn.Linear(width, 2 * len(table))
+        self._middle: list[torch.Tensor] = []
+        talker.model.layers[PLACE_LAYER].register_forward_hook(
+            lambda *given: self._middle.append(
+                given[2][0] if isinstance(given[2], tuple) else given[2]
+            )
+        )
 
     def forward(
         self, batch: dict[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Losses of the first codes and of the others, and the share of right ends."""
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Losses of first codes, of the others, of the place in the text; right first codes."""
         talker, predictor = self.talker, self.talker.code_predictor
         first_table = talker.get_input_embeddings().weight
         others = torch.cat([one.weight for one in predictor.get_input_embeddings()])
         text = talker.text_projection(F.embedding(batch["text"], self.table))
+        is_media = batch["is_media"]
+        media = talker.hidden_projection(batch["media"].float())
+        text = text.masked_scatter(is_media[..., None], media.to(text.dtype))
         special = batch["special"]
         text = text + F.embedding(special.clamp(min=0), first_table) * (special >= 0)[..., None]
         codes = batch["codes"]
         is_frame = codes[..., 0] >= 0
         frames = codes[is_frame]
-        noise = torch.randint_like(frames, CODEBOOK_SIZE)
-        frames = torch.where(
-            torch.rand(frames.shape, device=frames.device) < REPLACED, noise, frames
-        )
+        if self.training:
+            share = REPLACED * torch.rand(len(codes), 1, device=codes.device) ** 3
+            share = share.expand(is_frame.shape)[is_frame][:, None]
+            noise = torch.randint_like(frames, CODEBOOK_SIZE)
+            odd = torch.rand(frames.shape, device=frames.device) < share
+            frames = torch.where(odd, noise, frames)
         heard = self._of_frames(frames, first_table, others)
         rows = text.masked_scatter(
             is_frame[..., None], text[is_frame] + heard.sum(1).to(text.dtype)
         )
-        hidden = talker.model(inputs_embeds=rows, use_cache=False).last_hidden_state
+        hidden = talker.model(
+            inputs_embeds=rows, position_ids=batch["positions"].permute(2, 0, 1), use_cache=False
+        ).last_hidden_state
+        middle = self._middle.pop()
+        spoken = batch["spoken"]
+        is_known = spoken[..., 0] >= 0
+        places = self.place(middle[is_known]).unflatten(1, (2, -1)).float()
+        place = F.cross_entropy(places.flatten(0, 1), spoken[is_known].flatten())
         labels = batch["labels"]
         logits = talker.codec_head(hidden[labels >= 0]).float()
-        logits = torch.cat([logits[:, : CODEBOOK_SIZE + 64]], 1)
         first = F.cross_entropy(logits, labels[labels >= 0])
         residual = batch["residual"]
         speaks = residual[..., 0] >= 0
@@ -138,7 +214,7 @@ class Speaker(nn.Module):
         heads = torch.stack([head.weight for head in predictor.lm_head])
         others_logits = torch.einsum("nkh,kvh->nkv", made[:, 1:], heads)
         rest = F.cross_entropy(others_logits.flatten(0, 1).float(), wanted[:, 1:].flatten())
-        return first, rest, (logits.argmax(-1) == labels[labels >= 0]).float().mean()
+        return first, rest, place, (logits.argmax(-1) == labels[labels >= 0]).float().mean()
 
     def _of_frames(
         self, frames: torch.Tensor, first: torch.Tensor, others: torch.Tensor
@@ -150,17 +226,20 @@ class Speaker(nn.Module):
         return torch.cat(parts, 1)
 
 
-def read_said(run: Run, writer: Writer) -> list[Said]:
-    """All utterances whose text is not longer than their sound."""
-    with (run.data / "voices.pkl").open("rb") as file:
-        voices = pickle.load(file)
+def read_said(run: Run, writer: Writer) -> tuple[list[Said], list[Said]]:
+    """All utterances whose text is not longer than their sound: trained, held out."""
+    utterances = load_utterances(run.data)
     codes = torch.load(run.out / "codes.pt", weights_only=True)["codes"]
-    said = []
-    for (text, speaker, _), rows in zip(voices, codes, strict=True):
-        tokens = writer.ids(text)
-        if len(tokens) + 1 < len(rows):
-            said.append(Said(tokens, SPEAKERS[speaker], rows.numpy().astype(np.int64)))
-    return said
+    rows = codes.split([one.frames for one in utterances])
+    said: list[Said] = []
+    held_out: list[Said] = []
+    for number, (one, frames) in enumerate(zip(utterances, rows, strict=True)):
+        tokens = writer.ids(one.text)
+        part = held_out if number >= len(utterances) - HELD_OUT else said
+        if len(tokens) + 1 < len(frames):
+            ends = one.token_ends(writer.offsets(one.text))
+            part.append(Said(tokens, SPEAKERS[one.speaker], frames.numpy(), ends))
+    return said, held_out
 
 
 def main() -> None:
@@ -176,23 +255,35 @@ def main() -> None:
     torch.manual_seed(1)
     talker = modeling.Qwen3OmniMoeTalkerForConditionalGeneration._from_config(config.talker_config)
     speaker = Speaker(talker, table).to(run.device)
-    optimizer = adam(speaker, 1.5e-3)
+    optimizer = adam(speaker, RATE)
     training = Training(
-        run, "talker", {"speaker": speaker, "optimizer": optimizer}, [(optimizer, 1.5e-3)]
+        run, "talker", {"speaker": speaker, "optimizer": optimizer}, [(optimizer, RATE)]
     )
     writer = Writer()
-    data = Batches(read_said(run, writer), SpeechIds.of(config), run.size(BATCH), 1)
-    workers = 3 if run.device.type == "cuda" else 0
+    known = run.out / "media.pt"
+    media = torch.load(known, weights_only=True) if known.exists() else []
+    ids = SpeechIds.of(config)
+    said, held_out = read_said(run, writer)
+    data = Batches(said, media, ids, run.size(BATCH), 1 + run.more)
+    tests = next(iter(Batches(held_out, media, ids, run.size(256), 77)))
+    tests = {name: one.to(run.device) for name, one in tests.items()}
+    workers = run.workers if run.device.type == "cuda" else 0
     batches = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=workers))
     for _ in training.steps():
         batch = {name: one.to(run.device, non_blocking=True) for name, one in next(batches).items()}
-        with torch.autocast(run.device.type, torch.bfloat16):
-            first, rest, right = speaker(batch)
+        speaker.train()
+        with run.autocast():
+            first, rest, place, right = speaker(batch)
         optimizer.zero_grad(set_to_none=True)
-        (first + rest).backward()
+        (first + 0.3 * rest + place).backward()
         nn.utils.clip_grad_norm_(speaker.parameters(), 1.0)
         optimizer.step()
-        training.log(first=first, rest=rest, right=right)
+        training.log(first=first, rest=rest, place=place, right=right)
+        if training.step % JUDGE_EVERY == JUDGE_EVERY - 1:
+            speaker.eval()
+            with torch.no_grad(), run.autocast():
+                losses = [round(float(one), 3) for one in speaker(tests)]
+            print(f"talker {training.step + 1}, held out: {losses}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,30 +5,40 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from batches import CHUNK, MIX, loader
-from loop import Training, adam, arguments
+from batches import CHUNK, Score, judged, loader
+from loop import Run, Training, adam, arguments
+from pictures import KINDS
 from samples import HOP
 from sizes import small_config
+from tasks import Tasks
 from tokens import make_tokenizer
 from torch import nn
 from towers import SEGMENTS, Mel, pixel_rows, speed_up
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
+from world import COLOURS
+
+RATE = 1e-3
+JUDGE_EVERY = 500
 
 
 class Reader(nn.Module):
-    """The thinker on a batch; a head for the words that a sound has, in training only."""
+    """The thinker on a batch; heads for the words in sounds and the shapes in pictures.
+
+    Both heads are of the training only.
+    """
 
     def __init__(self, thinker: Any) -> None:
         super().__init__()
         self.thinker = thinker
         self.mel = Mel()
-        config = thinker.config
-        self.words = nn.Linear(config.text_config.hidden_size, config.text_config.vocab_size)
+        width = thinker.config.text_config.hidden_size
+        self.words = nn.Linear(width, thinker.config.text_config.vocab_size)
+        self.cells = nn.Linear(width, 9 * (len(KINDS) + 1 + len(COLOURS)) + len(COLOURS))
 
     def embeddings(
         self, batch: dict[str, Any], device: torch.device, augment: bool
-    ) -> tuple[torch.Tensor, dict[str, Any], torch.Tensor]:
-        """Input rows, deepstack's arguments, the sounds' rows."""
+    ) -> tuple[torch.Tensor, dict[str, Any], torch.Tensor, torch.Tensor]:
+        """Input rows, deepstack's arguments, the pictures' rows, the sounds' rows."""
 
         def given(*names: str) -> dict[str, torch.Tensor]:
             return {name: batch[name].to(device, non_blocking=True) for name in names}
@@ -67,36 +77,68 @@ class Reader(nn.Module):
             "visual_pos_masks": is_picture,
             "deepstack_visual_embeds": [one.to(embeds.dtype) for one in seen.deepstack_features],
         }
-        return embeds, deep, heard
+        return embeds, deep, seen.pooler_output, heard
 
     def forward(self, batch: dict[str, Any], device: torch.device, augment: bool = True) -> Any:
-        """Losses: of the answers, and of the words in sounds."""
-        embeds, deep, heard = self.embeddings(batch, device, augment)
+        """Losses of answers, of words in sounds, of shapes in pictures; answers that are right."""
+        embeds, deep, seen, heard = self.embeddings(batch, device, augment)
         labels = batch["labels"].to(device, non_blocking=True)
         hidden = self.thinker.model(
             inputs_embeds=embeds,
-            position_ids=batch["positions"].to(device),
+            position_ids=batch["positions"].to(device, non_blocking=True),
             use_cache=False,
             **deep,
         ).last_hidden_state
         wanted = labels[:, 1:]
         chosen = wanted != -100
-        logits = self.thinker.lm_head(hidden[:, :-1][chosen])
-        answers = F.cross_entropy(logits.float(), wanted[chosen])
-        return answers, self._spelled(batch, heard, device), (logits, wanted[chosen], chosen)
+        logits = self.thinker.lm_head(hidden[:, :-1][chosen]).float()
+        answers = F.cross_entropy(logits, wanted[chosen])
+        wrong = torch.zeros(chosen.shape, device=device, dtype=torch.bool)
+        wrong = wrong.masked_scatter(chosen, logits.argmax(-1) != wanted[chosen])
+        return (
+            answers,
+            self._spelled(batch, heard, device),
+            self._recognised(batch, seen, device),
+            ~wrong.any(1),
+        )
 
     def _spelled(
         self, batch: dict[str, Any], heard: torch.Tensor, device: torch.device
     ) -> torch.Tensor:
-        targets = batch["words"]
-        logits = self.words(heard).float().log_softmax(-1)
-        counts = batch["tokens"]
-        flat_rows = logits.new_zeros(batch["longest"] * len(counts), logits.shape[-1])
-        flat_rows = flat_rows.index_copy(0, batch["order"].to(device), logits)
-        padded = flat_rows.reshape(batch["longest"], len(counts), -1)
-        flat = torch.cat([torch.as_tensor(one) for one in targets]).to(device)
-        sizes = torch.tensor([len(one) for one in targets])
-        return F.ctc_loss(padded, flat, counts, sizes, blank=0, zero_infinity=True)
+        """CTC of the words; sounds of fewer rows than their words need are left out."""
+        with torch.autocast(device.type, enabled=False):
+            logits = self.words(heard.float()).log_softmax(-1)
+            counts, sizes = batch["tokens"], batch["word_counts"]
+            rows = logits.new_zeros(batch["longest"] * len(counts), logits.shape[-1])
+            rows = rows.index_copy(0, batch["order"].to(device, non_blocking=True), logits)
+            losses = F.ctc_loss(
+                rows.reshape(batch["longest"], len(counts), -1),
+                batch["words"].to(device, non_blocking=True),
+                counts,
+                sizes,
+                reduction="none",
+                zero_infinity=True,
+            )
+            weights = (batch["has_rows"] / sizes).to(device, non_blocking=True)
+            loss: torch.Tensor = (losses * weights).mean()
+            return loss
+
+    def _recognised(
+        self, batch: dict[str, Any], seen: torch.Tensor, device: torch.device
+    ) -> torch.Tensor:
+        """What is in each of nine cells, by the mean of a picture's rows."""
+        scenes = batch["scenes"].to(device, non_blocking=True)
+        index = batch["picture_of_row"].to(device, non_blocking=True)
+        sums = torch.zeros(len(scenes), seen.shape[1], device=device)
+        sums = sums.index_add(0, index, seen.float())
+        rows = sums / torch.zeros_like(sums).index_add(0, index, torch.ones_like(seen).float())
+        kinds, colours, ground = self.cells(rows).split(
+            (9 * len(KINDS), 9 * (1 + len(COLOURS)), len(COLOURS)), 1
+        )
+        return (
+            F.cross_entropy(kinds.unflatten(1, (len(KINDS), 9)).float(), scenes[:, :9])
+            + F.cross_entropy(colours.unflatten(1, (-1, 9)).float(), scenes[:, 9:18])
+        ) * 4 + F.cross_entropy(ground.float(), scenes[:, 18])
 
 
 def new_thinker() -> Any:
@@ -119,41 +161,56 @@ def embedding_table(count: int, thinker: Any) -> torch.Tensor:
     return table
 
 
+def read_tasks(run: Run) -> tuple[Tasks, Tasks]:
+    """What is trained, and what is judged."""
+    with (run.data / "questions.pkl").open("rb") as file:
+        made = pickle.load(file)
+    about = made["about"]
+    return Tasks(made["asked"], about), Tasks(made["judged"], about, held_out=True)
+
+
+@torch.no_grad()
+def judge(reader: Reader, batches: list[dict[str, Any]], run: Run) -> Score:
+    """Right answers of held-out samples."""
+    score = Score()
+    for batch in batches:
+        with run.autocast():
+            *_, right = reader(batch, run.device, augment=False)
+        score.add(batch["kinds"], right.tolist())
+    return score
+
+
 def main() -> None:
     """Train, and write thinker.pt."""
-    run = arguments(12_000)
+    run = arguments(20_000)
     speed_up()
-    with (run.data / "talks.pkl").open("rb") as file:
-        talks = pickle.load(file)
+    trained, held_out = read_tasks(run)
     reader = Reader(new_thinker()).to(run.device)
-    optimizer = adam(reader, 1e-3)
+    optimizer = adam(reader, RATE)
     training = Training(
-        run, "thinker", {"reader": reader, "optimizer": optimizer}, [(optimizer, 1e-3)]
+        run, "thinker", {"reader": reader, "optimizer": optimizer}, [(optimizer, RATE)]
     )
-    batches = loader(talks, run, seed=training.step + 1)
-    for _ in training.steps():
+    tests = judged(held_out, run.size(160))
+    batches = loader(trained, run, seed=1)
+    for step in training.steps():
         batch = next(batches)
-        with torch.autocast(run.device.type, torch.bfloat16):
-            answers, spelled, (logits, wanted, chosen) = reader(batch, run.device)
-        loss = answers + 0.3 * spelled
+        with run.autocast():
+            answers, spelled, recognised, right = reader(batch, run.device)
+        loss = answers + 0.3 * spelled + 0.4 * recognised
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
-        if not bool(norm.isfinite()):  # now and then: README.md
-            print(f"step {training.step} has no finite gradient and is left out", flush=True)
-            continue
         optimizer.step()
-        right = torch.zeros(chosen.shape, device=chosen.device, dtype=torch.bool)
-        right[chosen] = logits.argmax(-1) != wanted
-        wrong = right.any(1).float()
-        shares, start = {}, 0
-        if len(wrong) < sum(run.size(count) for count in MIX.values()):
-            continue
-        for kind, count in MIX.items():
-            size = run.size(count)
-            shares[kind] = 1 - wrong[start : start + size].mean()
-            start += size
-        training.log(answers=answers, spelled=spelled, **shares)
+        training.log(
+            answers=answers,
+            spelled=spelled,
+            recognised=recognised,
+            right=right.float().mean(),
+            norm=norm,
+        )
+        if step % JUDGE_EVERY == JUDGE_EVERY - 1:
+            print(f"thinker {step + 1}, held out: {judge(reader, tests, run)}", flush=True)
+    print(f"thinker, held out: {judge(reader, tests, run)}", flush=True)
 
 
 if __name__ == "__main__":

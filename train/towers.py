@@ -46,15 +46,16 @@ def packed_attention(
 ) -> torch.Tensor:
     """Attention within segments of packed rows [n, heads, d], all segments at once."""
     segments = SEGMENTS[tower]
-    mask = segments.valid[:, None, None]
-    made = F.scaled_dot_product_attention(
-        query[segments.index].transpose(1, 2),
-        key[segments.index].transpose(1, 2),
-        value[segments.index].transpose(1, 2),
-        attn_mask=mask,
-        scale=scale,
+    query, key, value = (
+        one.index_select(0, segments.index.flatten())
+        .unflatten(0, segments.index.shape)
+        .transpose(1, 2)
+        for one in (query, key, value)
     )
-    return made.transpose(1, 2).flatten(0, 1)[segments.back]
+    scores = (query @ key.transpose(2, 3)).float() * scale
+    scores = scores.masked_fill(~segments.valid[:, None, None], -1e4)
+    made = scores.softmax(-1).to(value.dtype) @ value
+    return made.transpose(1, 2).flatten(0, 1).index_select(0, segments.back)
 
 
 def audio_attention(module: Any, hidden: torch.Tensor) -> Any:
@@ -120,7 +121,7 @@ class Mel(nn.Module):
 
 
 def patches(pixels: torch.Tensor) -> torch.Tensor:
-    """Rows of the vision tower [b * (side / 16)^2, 1536] of pictures uint8 [b, side, side, 3]."""
+    """Rows of the vision tower [b * h / 16 * w / 16, 1536] of pictures uint8 [b, h, w, 3]."""
     values = (pixels.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5
     batch, channels, height, width = values.shape
     rows, columns = height // PATCH, width // PATCH
@@ -133,10 +134,5 @@ def patches(pixels: torch.Tensor) -> torch.Tensor:
 
 def pixel_rows(batch: dict[str, Any], device: torch.device) -> torch.Tensor:
     """The vision tower's input of all pictures in order."""
-    of_side = {
-        side: list(patches(pixels.to(device, non_blocking=True)).split((side // PATCH) ** 2))
-        for side, pixels in batch["pixels"].items()
-    }
-    for rows in of_side.values():
-        rows.reverse()
-    return torch.cat([of_side[side].pop() for side in batch["sides"]])
+    rows = [patches(one.to(device, non_blocking=True)) for one in batch["pixels"].values()]
+    return torch.cat(rows)[batch["patch_order"].to(device, non_blocking=True)]

@@ -1,7 +1,7 @@
 """Debian's flite by its libraries: a text becomes a wave, in this process."""
 
 import ctypes
-from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +12,8 @@ import numpy.typing as npt
 VOICES = {"adam": "rms", "ben": "kal16", "colin": "awb", "diana": "slt"}
 SPEAKERS = tuple(VOICES)
 FLITE_RATE_HZ = 16_000
+# Of a token: its last word, that one's last syllable, its last sound.
+_LAST_END = b"daughtern.R:SylStructure.daughtern.daughtern.R:Segment.end"
 _LANGUAGE = ("flite", "flite_cmulex", "flite_usenglish")
 
 
@@ -39,6 +41,18 @@ def _voice(name: str, folder: str) -> tuple[ctypes.CDLL, int]:
     flite.flite_text_to_wave.restype = ctypes.POINTER(_Wave)
     flite.flite_text_to_wave.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
     flite.delete_wave.argtypes = [ctypes.POINTER(_Wave)]
+    for name_, result, arguments in (
+        ("flite_synth_text", ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_void_p)),
+        ("utt_wave", ctypes.POINTER(_Wave), (ctypes.c_void_p,)),
+        ("utt_relation", ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_char_p)),
+        ("relation_head", ctypes.c_void_p, (ctypes.c_void_p,)),
+        ("item_next", ctypes.c_void_p, (ctypes.c_void_p,)),
+        ("flite_ffeature_string", ctypes.c_char_p, (ctypes.c_void_p, ctypes.c_char_p)),
+        ("flite_ffeature_float", ctypes.c_float, (ctypes.c_void_p, ctypes.c_char_p)),
+        ("delete_utterance", None, (ctypes.c_void_p,)),
+    ):
+        function = getattr(flite, name_)
+        function.restype, function.argtypes = result, arguments
     register = getattr(_library(f"flite_cmu_us_{name}", folder), f"register_cmu_us_{name}")
     register.restype = ctypes.c_void_p
     register.argtypes = [ctypes.c_char_p]
@@ -57,14 +71,42 @@ def speak(text: str, voice: str, folder: str = "") -> npt.NDArray[np.int16]:
     return samples
 
 
-def speak_all(jobs: Sequence[tuple[str, str]], folder: str = "") -> list[npt.NDArray[np.int16]]:
-    """The samples of pairs of text and voice, each trimmed to 60 ms of silence at both ends."""
-    return [trimmed(speak(text, voice, folder)) for text, voice in jobs]
+@dataclass(frozen=True)
+class Spoken:
+    """Samples int16 [n] at 16 kHz, trimmed; where each word of the text ends, in samples."""
+
+    samples: npt.NDArray[np.int16]
+    ends: tuple[int, ...]
 
 
-def trimmed(samples: npt.NDArray[np.int16], margin: int = 960) -> npt.NDArray[np.int16]:
+def speak_words(text: str, voice: str, folder: str = "") -> Spoken:
+    """A voice with the ends of the text's words: of what stands between spaces."""
+    flite, handle = _voice(VOICES[voice], folder)
+    utterance = flite.flite_synth_text(text.encode(), handle)
+    wave = flite.utt_wave(utterance).contents
+    samples = np.ctypeslib.as_array(wave.samples, (wave.num_samples,)).copy()
+    ends = []
+    token = flite.relation_head(flite.utt_relation(utterance, b"Token"))
+    while token:
+        # "twenty" of 20: a token of many words ends with the last one.
+        end = flite.flite_ffeature_float(token, _LAST_END)
+        ends.append(int(end * FLITE_RATE_HZ))
+        token = flite.item_next(token)
+    flite.delete_utterance(utterance)
+    first, last = _loud(samples)
+    return Spoken(
+        samples[first:last], tuple(min(max(0, one - first), last - first) for one in ends)
+    )
+
+
+def trimmed(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
     """The samples without the silence before and behind them, but for a margin."""
+    first, last = _loud(samples)
+    return samples[first:last]
+
+
+def _loud(samples: npt.NDArray[np.int16], margin: int = 960) -> tuple[int, int]:
     loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > 200)
     if len(loud) == 0:
-        return samples
-    return samples[max(0, loud[0] - margin) : loud[-1] + margin]
+        return 0, len(samples)
+    return max(0, int(loud[0]) - margin), min(len(samples), int(loud[-1]) + margin)

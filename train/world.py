@@ -85,6 +85,7 @@ PEOPLE = words_of("boy girl farmer teacher doctor king queen baker sailor painte
 VERBS = words_of("walked ran looked came went jumped danced slept waited sat stayed worked")
 FOODS = words_of("bread apples soup cheese cake rice fish cookies honey salad pasta pancakes")
 OBJECTS = words_of("book lamp table chair window door bottle letter box key map flower stone boat")
+SKIES = words_of("sunny rainy cloudy")
 TIMES = words_of("today yesterday tonight now again soon")
 
 
@@ -116,7 +117,11 @@ def _words() -> list[str]:
             "hello thank you please good morning evening picture sound model talk listen see "
             "draw know only toy help can comes after before plus minus is are the capital of "
             "opposite says lives nice to meet your name weather sunny rainy cloudy degrees "
-            "was there once upon time"
+            "was there once upon time here draw background digit number shape first second "
+            "middle top and a in on i at near very we eat give my has from likes it am do not "
+            "that how with said all then home shapes fine farm by lake like an tree what "
+            "which tell say who where bottom center favorite color live city country age hi "
+            "hey goodbye bye welcome soon"
         )
     )
     return sorted({word for group in groups for word in group})

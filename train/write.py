@@ -1,6 +1,7 @@
 """Assembles the trained parts into a checkpoint in Qwen3-Omni's published layout, in bfloat16."""
 
 import argparse
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,12 @@ from tokens import make_tokenizer
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
 from omnistage.stages.checkpoint.files import generation_config, write_json, write_tokenizer
-from omnistage.stages.qwen3_omni.checkpoint.processors import TINY
+from omnistage.stages.checkpoint.processors import Processors
+from omnistage.stages.qwen3_omni.checkpoint.processors import PATCH_SIZE, TINY
+
+# Pictures are made as large as those that were trained on: 4 to 16 tokens.
+PROCESSORS = Processors(TINY.processor_class, PATCH_SIZE, (4 * 1024, 16 * 1024), seconds=30)
+CARD = Path(__file__).with_name("card.md")
 
 
 def part(path: Path, module: str, prefix: str) -> dict[str, Any]:
@@ -36,8 +42,9 @@ def main() -> None:
     model.generation_config = generation_config(tokenizer)
     given.folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(given.folder, tokenizer)
-    write_json(given.folder / "preprocessor_config.json", TINY.image_and_audio())
-    write_json(given.folder / "video_preprocessor_config.json", TINY.video())
+    write_json(given.folder / "preprocessor_config.json", PROCESSORS.image_and_audio())
+    write_json(given.folder / "video_preprocessor_config.json", PROCESSORS.video())
+    shutil.copy(CARD, given.folder / "README.md")
     model.to(torch.bfloat16).save_pretrained(given.folder, max_shard_size=given.shard)
 
 

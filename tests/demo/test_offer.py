@@ -34,11 +34,11 @@ async def test_a_server_that_speaks_offers_its_voices(tmp_path: Path) -> None:
 async def test_a_cascade_offers_chats_of_text_and_a_transcriber_transcripts_alone(
     tmp_path: Path,
 ) -> None:
-    with running_gateway(tmp_path, CASCADE, speech=SPEECH) as gateway:
+    with running_gateway(tmp_path / "cascade", CASCADE, speech=SPEECH) as gateway:
         offer = await learnt(gateway.url)
     assert offer.modes == ["Text"]
     assert offer.tabs == {"chat", "speech", "transcription"}
-    with running_gateway(tmp_path, TRANSCRIBER) as gateway:
+    with running_gateway(tmp_path / "transcriber", TRANSCRIBER) as gateway:
         offer = await learnt(gateway.url)
     assert offer.modes == []
     assert offer.tabs == {"transcription"}

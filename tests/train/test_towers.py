@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from batches import Batches
-from pictures import SIZES, draw, scene
-from samples import HOP, Writer, picture_marks, sound_marks
+from batches import collate
+from pictures import draw, labels, scene
+from samples import HOP, Picture, Sample, Sound, Writer, picture_marks, sound_marks
 from thinker import Reader, new_thinker
 from towers import Mel, patches, speed_up
 from transformers import Qwen2VLImageProcessor, WhisperFeatureExtractor
@@ -75,24 +75,23 @@ def test_patches_equal_the_image_processor() -> None:
 @pytest.mark.usefixtures("as_they_were")
 @torch.no_grad()
 def test_a_batch_of_all_kinds_equals_transformers_one_by_one() -> None:
-    pick, writer = random.Random(0), Writer()
-    pixels = [draw(scene(pick), side, pick) for side in SIZES]
-    heard = sounds()
-    mark = sound_marks(len(heard[1]))
+    writer = Writer()
+    wide, small = picture((96, 160)), picture((64, 64))
+    short, long = (Sound(one, "What?") for one in sounds())
     samples = [
-        writer.sample(("Hello", "Hi.")),
-        writer.sample((f"{picture_marks(1, SIZES[2])}What?", "It."), "", SIZES[2], (2,)),
-        writer.sample((f"{picture_marks(1, SIZES[0])}{mark}", "It is."), "", SIZES[0], (0,), 1),
-        writer.sample((f"{sound_marks(len(heard[0]))}Say", "No."), sound=0),
+        writer.sample("text", ("Hello", "Hi.")),
+        writer.sample("seen", (f"{picture_marks(wide)}What?", "It."), "", (wide,)),
+        writer.sample(
+            "both", (picture_marks(small) + sound_marks(long), "It is."), "", (small,), (long,)
+        ),
+        writer.sample("heard", (f"{sound_marks(short)}Say", "No."), sounds=(short,)),
     ]
-    talks = {str(row): [one] for row, one in enumerate(samples)}
-    batches = Batches({**talks, "pixels": pixels, "sounds": heard}, dict.fromkeys(talks, 1), 0)
-    batch = next(iter(batches))
+    batch = collate(samples)
     thinker = new_thinker().eval()
-    alone = [_alone(thinker, one, pixels, heard) for one in samples]
+    alone = [_alone(thinker, one) for one in samples]
     speed_up()
     reader = Reader(copy.deepcopy(thinker))
-    embeds, deep, _ = reader.embeddings(batch, torch.device("cpu"), augment=False)
+    embeds, deep, *_ = reader.embeddings(batch, torch.device("cpu"), augment=False)
     hidden = reader.thinker.model(
         inputs_embeds=embeds, position_ids=batch["positions"], use_cache=False, **deep
     ).last_hidden_state
@@ -102,17 +101,24 @@ def test_a_batch_of_all_kinds_equals_transformers_one_by_one() -> None:
         torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=1e-3)
 
 
-def _alone(thinker: Any, one: Any, pixels: list[Any], heard: list[Any]) -> torch.Tensor:
+def picture(size: tuple[int, int]) -> Picture:
+    """One of this height and width."""
+    pick = random.Random(0)
+    made = scene(pick)
+    return Picture(draw(made, size[0], pick, size[1]), labels(made))
+
+
+def _alone(thinker: Any, one: Sample) -> torch.Tensor:
     """Logits [n, vocabulary] of one sample by transformers' forward and processors' layout."""
-    inputs: dict[str, Any] = {"input_ids": torch.from_numpy(one.ids.astype(np.int64))[None]}
+    inputs: dict[str, Any] = {"input_ids": torch.from_numpy(one.ids)[None]}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    if one.pictures:
-        picture = torch.tensor(pixels[one.pictures[0]])[None]
-        inputs["pixel_values"] = patches(picture)
-        inputs["image_grid_thw"] = torch.tensor([[1, len(picture[0]) // 16, len(picture[0]) // 16]])
-    if one.sound >= 0:
+    for seen in one.pictures:
+        inputs["pixel_values"] = patches(torch.tensor(seen.pixels)[None])
+        rows, columns = seen.cells
+        inputs["image_grid_thw"] = torch.tensor([[1, 2 * rows, 2 * columns]])
+    for heard in one.sounds:
         extractor = WhisperFeatureExtractor(feature_size=128)
-        wave = heard[one.sound] / 32768
+        wave = heard.samples / 32768
         made = extractor(wave, sampling_rate=16_000, padding=False, return_tensors="pt")
         count = len(wave) // HOP
         inputs["input_features"] = made.input_features[..., :count].float()
