@@ -5,6 +5,7 @@ Speech is told by loudness here, whatever is installed.
 
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,9 @@ def test_semantic_turns_wait_as_eagerness_says(talk: Talk, eagerness: str, waits
     talk.until("response.done")
 
 
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs onnxruntime")
 def test_a_turn_model_ends_a_semantic_turn(tmp_path: Path) -> None:
     """This one takes whatever has sound in it for the end."""
-    pytest.importorskip("onnxruntime")
     file = tmp_path / "turns.onnx"
     file.write_bytes(model((1, 80, 800), "ReduceMax", "Sigmoid"))
     with running_gateway(tmp_path, OMNI, turn_model=file) as gateway, talking(gateway) as talk:
