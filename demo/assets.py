@@ -1,4 +1,4 @@
-"""Files of the browser beside gradio's own: style and the player of audio."""
+"""Files of the browser beside gradio's own: style, the player of audio and the microphone."""
 
 from pathlib import Path
 
@@ -10,6 +10,9 @@ PLAYER_SCRIPT = (FOLDER / "player.js").read_text(encoding="utf-8")
 PLAYER_HTML = """<div class="os-player" data-state="idle">
 <span class="os-player-words"></span><a hidden download="answer.wav">Save</a>
 <button type="button" disabled>Pause</button></div>"""
+TALK_SCRIPT = (FOLDER / "talk.js").read_text(encoding="utf-8")
+TALK_HTML = """<div class="os-talk" data-state="idle"><button type="button">Talk</button>
+<span class="os-talk-line" role="status"></span><div class="os-talk-words"></div></div>"""
 # Names of fonts that are on the reader's machine: nothing is fetched.
 SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
 MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]

@@ -47,6 +47,8 @@ class ModelOffer:
             found.add("transcription")
         if "audio" in self.outputs:
             found.add("speech")
+        if "Text and speech" in self.modes:
+            found.add("talk")
         if "image" in self.outputs:
             found |= {"pictures", "edits"}
         if "video" in self.outputs:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from omnistage.demo import chat_tab, picture_tabs, sound_tabs, video_tab
+from omnistage.demo import chat_tab, picture_tabs, sound_tabs, talk, video_tab
 from omnistage.demo.backend import Backend, dead_html, status_html
 from omnistage.demo.failure import FAILURES
 from omnistage.demo.offer import ModelOffer, learn
@@ -12,6 +12,7 @@ from omnistage.demo.offer import ModelOffer, learn
 TITLE = "omnistage"
 TABS = {
     "chat": "Chat",
+    "talk": "Talk",
     "pictures": "Images",
     "edits": "Edits",
     "videos": "Videos",
@@ -72,6 +73,8 @@ def build_page(backend: Backend) -> gr.Blocks:
         with gr.Tabs() as tabs:
             with gr.Tab(TABS["chat"], id="chat") as chat_place:
                 chat = chat_tab.build(backend, offer)
+            with gr.Tab(TABS["talk"], id="talk", visible=False) as talk_place:
+                talk.build_talk()
             with gr.Tab(TABS["pictures"], id="pictures", visible=False) as pictures_place:
                 picture_tabs.build_make(backend, offer)
             with gr.Tab(TABS["edits"], id="edits", visible=False) as edits_place:
@@ -82,7 +85,8 @@ def build_page(backend: Backend) -> gr.Blocks:
                 voice = sound_tabs.build_speech(backend, offer)
             with gr.Tab(TABS["transcription"], id="transcription", visible=False) as heard_place:
                 sound_tabs.build_transcription(backend, offer)
-        places = [chat_place, pictures_place, edits_place, videos_place, speech_place, heard_place]
+        pictured = [pictures_place, edits_place, videos_place]
+        places = [chat_place, talk_place, *pictured, speech_place, heard_place]
         gr.on(
             [page.load, again.click],
             Reflection(backend).look,

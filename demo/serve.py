@@ -21,6 +21,7 @@ from omnistage.demo.backend import Backend
 from omnistage.demo.files import FileStore
 from omnistage.demo.page import build_page
 from omnistage.demo.sound import GrowingSound, LatestSounds, wav
+from omnistage.demo.talk import add_talk
 
 MAX_FILE = "32mb"
 SAMPLES = "application/octet-stream"
@@ -28,7 +29,7 @@ STOP_S = 1
 
 
 def build_app(backend: Backend) -> FastAPI:
-    """The page at / and sounds at /sound/ID."""
+    """The page at /, sounds at /sound/ID, conversations at /talk."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -37,6 +38,7 @@ def build_app(backend: Backend) -> FastAPI:
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     add_sounds(app, backend.sounds)
+    add_talk(app, backend)
     gr.mount_gradio_app(
         app,
         build_page(backend),

@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from playwright.sync_api import Browser, Page, sync_playwright
 from support.page import running_page
 from support.server import running_server
+from support.sounds import wav_of
 
+from omnistage.bench.realtime.voice import silence, synthesized
 from omnistage.stage_configs.random_weights import RANDOM_NOTE, mark_random
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
@@ -133,6 +136,27 @@ def stopped_answer(page: Page) -> None:
     assert "Failed" not in page.inner_text("#chat")
 
 
+def conversation(page: Page) -> None:
+    """Who speaks is answered by voice, and speaking into the answer stops it."""
+    open_tab(page, "Talk")
+    state = "() => document.querySelector('.os-talk').dataset.state"
+    page.get_by_role("button", name="Talk", exact=True).click()
+    until(page, lambda: page.evaluate(state) == "hearing")
+    until(page, lambda: page.evaluate(state) == "answering")
+    cut = "() => Number(document.querySelector('.os-talk').dataset.interrupted ?? 0)"
+    until(page, lambda: page.evaluate(cut) > 0)
+    until(page, lambda: page.locator(".os-talk-words p").count() > 0)
+    page.get_by_role("button", name="Stop", exact=True).locator("visible=true").click()
+    until(page, lambda: page.evaluate(state) == "idle")
+
+
+def spoken_turns() -> bytes:
+    """A WAV of turns and of silences between them, which a microphone repeats."""
+    turns = [synthesized(1.0, seed) for seed in range(2)]
+    samples = np.concatenate([silence(1.5), turns[0], silence(2.5), turns[1], silence(1.5)])
+    return wav_of(samples)
+
+
 def transcription(page: Page, sound: Path) -> None:
     """A sound is written down; without one it is said what is missing."""
     open_tab(page, "Transcription")
@@ -220,7 +244,7 @@ def keep(page: Page, name: str, folder: Path | None) -> None:
         page.screenshot(path=folder / f"{name}.png", full_page=True)
 
 
-def drive(browser: Browser, folder: Path, shots: Path | None) -> None:
+def drive(browser: Browser, microphone: Browser, folder: Path, shots: Path | None) -> None:
     """All of it: a server that speaks, one of pictures, and none."""
     omni, images = folder / "omni", folder / "images"
     write_tiny_checkpoint(omni)
@@ -236,10 +260,14 @@ def drive(browser: Browser, folder: Path, shots: Path | None) -> None:
                 flow(page)
                 keep(page, flow.__name__, shots)
             tell(flow)
+        with opened(microphone, url) as page:
+            conversation(page)
+            keep(page, "conversation", shots)
+        tell(conversation)
         with opened(browser, url, 390, "dark") as page:
             transcription(page, sound)
         tell(transcription)
-        shoot(browser, url, "omni", shots, ["Chat", "Speech", "Transcription"])
+        shoot(browser, url, "omni", shots, ["Chat", "Talk", "Speech", "Transcription"])
     with (
         running_server(str(images), folder / "images.log") as server,
         running_page(server.url) as url,
@@ -273,7 +301,13 @@ def main() -> None:
             sys.exit(NO_BROWSER)
         arguments = ["--no-sandbox"]
         browser = playwright.chromium.launch(executable_path=options.browser, args=arguments)
-        drive(browser, Path(folder), options.shots)
+        spoken = Path(folder) / "spoken.wav"
+        spoken.write_bytes(spoken_turns())
+        arguments += ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+        arguments += [f"--use-file-for-fake-audio-capture={spoken}"]
+        microphone = playwright.chromium.launch(executable_path=options.browser, args=arguments)
+        drive(browser, microphone, Path(folder), options.shots)
+        microphone.close()
         browser.close()
 
 

@@ -28,7 +28,7 @@ async def test_a_server_that_speaks_offers_its_voices(tmp_path: Path) -> None:
     voices = ("chelsie", "ethan")
     assert offer == ModelOffer(MODEL, frozenset({"text", "audio"}), voices, has_timeline=True)
     assert offer.modes == ["Text", "Text and speech"]
-    assert offer.tabs == {"chat", "speech", "transcription"}
+    assert offer.tabs == {"chat", "speech", "talk", "transcription"}
 
 
 async def test_a_cascade_offers_chats_of_text_and_a_transcriber_transcripts_alone(

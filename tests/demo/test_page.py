@@ -188,7 +188,7 @@ def test_a_sound_is_written_down(omni: Client, tmp_path: Path, task: str) -> Non
 
 
 def visible_tabs(client: Client) -> list[bool]:
-    """Return whether each tab is visible: chat, images, edits, videos, speech, transcription."""
+    """Return whether each tab is visible, in the order of the page."""
     call = f"{client.src}gradio_api/call/look"
     event = httpx.post(call, json={"data": [None, None]}).json()["event_id"]
     (data,) = re.findall(r"^data: (.*)$", httpx.get(f"{call}/{event}").text, re.MULTILINE)
@@ -202,9 +202,9 @@ def is_tab(update: Any) -> bool:
 def test_tabs_that_a_server_cannot_serve_are_hidden(
     omni: Client, images: Client, videos: Client
 ) -> None:
-    assert visible_tabs(omni) == [True, False, False, False, True, True]
-    assert visible_tabs(images) == [True, True, True, False, False, False]
-    assert visible_tabs(videos) == [False, False, False, True, False, False]
+    assert visible_tabs(omni) == [True, True, False, False, False, True, True]
+    assert visible_tabs(images) == [True, False, True, True, False, False, False]
+    assert visible_tabs(videos) == [False, False, False, False, True, False, False]
 
 
 def make(client: Client, prompt: str) -> Job:
@@ -298,7 +298,7 @@ def test_a_dead_server_is_told_wherever_it_is_asked(dead: Client, tmp_path: Path
     for told in (head, texts(chat)[-1], spoken, made):
         assert sentence in told
         assert "Traceback" not in told
-    assert visible_tabs(dead) == [True, False, False, False, False, False]
+    assert visible_tabs(dead) == [True, False, False, False, False, False, False]
 
 
 def test_the_page_names_no_other_host_to_load_from(omni: Client) -> None:
