@@ -162,7 +162,7 @@ class AsyncOmni:
         *,
         modalities: Sequence[str] | None = None,
         voice: str | None = None,
-        **fields: Any,
+        **fields: object,
     ) -> Answer:
         """Answer a conversation; a string is one turn of the user.
 
@@ -272,7 +272,7 @@ class AsyncOmni:
 
     # Speech
 
-    async def speech(self, /, text: str, *, voice: str | None = None, **fields: Any) -> Answer:
+    async def speech(self, /, text: str, *, voice: str | None = None, **fields: object) -> Answer:
         """Speak a text as it is; `fields` are those of /v1/audio/speech."""
         return await self._engine.whole(
             speech(self._engine, {**fields, "input": text, "voice": voice})

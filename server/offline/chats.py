@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any
 
 from omnistage.server.common.errors import invalid
 from omnistage.server.common.fields import parse
@@ -12,7 +11,7 @@ from omnistage.server.tasks.chat.schema import ChatRequest
 from omnistage.server.tasks.chat_task import answer_chat
 
 
-async def chat(engine: Engine, fields: Mapping[str, Any]) -> Pieces:
+async def chat(engine: Engine, fields: Mapping[str, object]) -> Pieces:
     """Answer a conversation: with text, speech or images."""
     asked = parse(ChatRequest, await said(fields))
     if asked.stream is not None or asked.stream_options is not None:

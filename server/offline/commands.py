@@ -138,7 +138,7 @@ def command_of(engine: Engine) -> Iterator[None]:
         yield
 
 
-def asked(kind: type[T], fields: Mapping[str, Any]) -> T:
+def asked(kind: type[T], fields: Mapping[str, object]) -> T:
     """The checked fields of a command; raises ApiError."""
     checked = parse(kind, fields)
     check_values(checked.model_dump())

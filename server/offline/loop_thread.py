@@ -86,7 +86,7 @@ class LoopThread:
         if not self.is_here:
             self._thread.join()
 
-    def submit(self, work: Coroutine[Any, Any, None]) -> None:
+    def submit(self, work: Coroutine[object, object, None]) -> None:
         """Have it done without waiting for it."""
         asyncio.run_coroutine_threadsafe(work, self._loop)
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack, aclosing
-from typing import Any
 
 from omnistage.server.common.fields import parse
 from omnistage.server.offline.content import file_of
@@ -16,7 +15,7 @@ from omnistage.server.tasks.transcription import answer_transcription, check_hea
 from omnistage.server.tasks.transcription_fields import AudioRequest, request_of
 
 
-async def speech(engine: Engine, fields: Mapping[str, Any]) -> Pieces:
+async def speech(engine: Engine, fields: Mapping[str, object]) -> Pieces:
     """Speak a text as it is."""
     asked = parse(SpeechRequest, await said(fields))
     warn_of(asked.unknown)

@@ -24,7 +24,7 @@ class ResponseHead:
     id: str = field(default_factory=lambda: f"resp_{uuid4().hex}")
     created_at: int = field(default_factory=lambda: int(time.time()))
 
-    def response(self, status: str, output: Sequence[Json], **more: Any) -> Json:
+    def response(self, status: str, output: Sequence[Json], **more: object) -> Json:
         """The object as it is now."""
         asked = self.asked
         return {

@@ -91,7 +91,7 @@ def _tools(asked: ResponseRequest, has_images: bool) -> Mapping[str, object]:
     return chat_tools(tools, choice)
 
 
-def chat_tools(tools: Iterable[tuple[int, Any]], choice: Any) -> Mapping[str, Any]:
+def chat_tools(tools: Iterable[tuple[int, Any]], choice: Any) -> Mapping[str, object]:
     """Return flat tools with their places, and a choice of them, as a chat's fields; ApiError."""
     chat = [_tool(tool, f"tools[{number}]") for number, tool in tools]
     if not chat:

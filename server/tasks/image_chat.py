@@ -1,7 +1,6 @@
 """Chats that are answered by images: the last text of the user says what is in them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from omnistage.server.common.errors import invalid
 from omnistage.server.common.served import check_model, made_by
@@ -42,7 +41,7 @@ def image_fields_of(chat: ChatRequest) -> dict[str, object]:
     return {name: value for name, value in chat if name in said}
 
 
-def last_user_prompt(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]:
+def last_user_prompt(messages: Sequence[Mapping[str, object]]) -> tuple[str, list[Medium]]:
     """The text of the user's last message, and the images in it.
 
     What comes before it has no effect: it may have our own images and no content.

@@ -11,7 +11,7 @@ from omnistage.stages.messages.to_reference import Findings, Found, ReferenceJob
 OWN = ("size", "seed")  # fields of a request that are no arguments of a pipeline's call
 
 
-def load(model: str, dtype: torch.dtype) -> Any:
+def load(model: str, dtype: torch.dtype) -> object:
     """Returns a pipeline; on a GPU each of its models is there only while it computes."""
     pipeline = diffusers.DiffusionPipeline.from_pretrained(model, dtype=dtype)
     pipeline.set_progress_bar_config(disable=True)

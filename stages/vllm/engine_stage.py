@@ -1,7 +1,6 @@
 """Common parts of all stages that are one engine of vLLM."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from prometheus_client import REGISTRY, Metric
 from prometheus_client.registry import Collector
@@ -59,7 +58,7 @@ class EngineStage:
         """For `Ready`: adapters that are models of their own."""
         return None if self._adapters.refusal else self._adapters.listed
 
-    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def control(self, command: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """Sleep, weights, adapters, profiles."""
         return await self._control.obey(command, arguments)
 

@@ -93,7 +93,7 @@ class _Recursion:
             for value in schema.values():
                 self.check(value)
 
-    def _follow(self, schema: Any) -> None:
+    def _follow(self, schema: object) -> None:
         """Visit the schemas about the same value."""
         if not isinstance(schema, dict) or id(schema) in self._followed:
             return

@@ -54,7 +54,7 @@ class Control:
         self,
         loaded: LoadedPipeline,
         options: ControlOptions,
-        read: Callable[[str | None], Any],
+        read: Callable[[str | None], object],
         stage: str,
         ranks: Ranks | None = None,
         on_failure: Callable[[str], None] = end_stage,
@@ -200,7 +200,7 @@ class Control:
             self._ranks.follow("forget_weights")
             raise RequestError(400, str(error), param="path", code="invalid_value") from error
 
-    def _follow(self, method: str, *arguments: Any) -> None:
+    def _follow(self, method: str, *arguments: object) -> None:
         """The other ranks do what is done; before that whatever may be refused is refused."""
         if self._ranks is not None:
             self._ranks.follow(method, *arguments)

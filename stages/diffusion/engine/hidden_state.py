@@ -15,7 +15,7 @@ class HiddenState:
     """
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
-        made: dict[int, Any] = {}  # hooks may share a state
+        made: dict[int, object] = {}  # hooks may share a state
         self._states = [
             (hook, name, made.setdefault(id(state), _fresh(state)))
             for module in modules

@@ -62,7 +62,7 @@ class OtherWeights:
     def __init__(
         self,
         parts: Mapping[str, torch.nn.Module],
-        read: Callable[[str | None], Any],
+        read: Callable[[str | None], object],
         is_whole: bool,
     ) -> None:
         self._expected = {name: Expected.of(part) for name, part in parts.items()}

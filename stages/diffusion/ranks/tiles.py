@@ -175,7 +175,7 @@ class SharedTiles:
         self._vae.enable_tiling()
         self._vae.tiled_decode = self.decode
 
-    def decode(self, *args: object, **kwargs: object) -> Any:
+    def decode(self, *args: object, **kwargs: object) -> object:
         """In place of `tiled_decode`."""
         notes = self._noted(args, kwargs)
         made: list[Any] = []

@@ -155,7 +155,7 @@ class _Packer:
         name, names = _outline(kind)
         return TreeRecord(name, self._nodes([getattr(value, one) for one in names], names))
 
-    def _nodes(self, values: Iterable[Any], names: Iterable[Any] = ()) -> list[Node]:
+    def _nodes(self, values: Iterable[Any], names: Iterable[object] = ()) -> list[Node]:
         """Returns the nodes of all; if one has none, the error names it. `names`: of entries or
         fields.
         """

@@ -149,7 +149,7 @@ class FreeDenoiser:
     def __getattr__(self, name: str) -> object:
         return getattr(self._denoiser, name)
 
-    def __call__(self, *args: object, return_dict: bool = True, **kwargs: object) -> Any:
+    def __call__(self, *args: object, return_dict: bool = True, **kwargs: object) -> object:
         """Zeros of the form of the sample."""
         sample = args[0] if args else kwargs.get("hidden_states", kwargs.get("sample"))
         zeros = _zeros(sample)

@@ -41,7 +41,7 @@ class Adapters:
         engine: AsyncLLM,
         model: str,
         base: Shapes,
-        requests: MutableMapping[str, Any],
+        requests: MutableMapping[str, object],
         has_spare: bool = False,
     ) -> None:
         """`model`: its name, which no adapter may have. `base`: as for `adapter_rank`.

@@ -42,7 +42,7 @@ class ChatServing:
         template = rendering.template
         models = OpenAIServingModels(engine, [BaseModelPath(name=name, model_path=name)])
         self.loras: MutableMapping[str, Any] = models.lora_requests  # by the names of models
-        shared: dict[str, Any] = {
+        shared: dict[str, object] = {
             "engine_client": engine,
             "models": models,
             "request_logger": None,
@@ -145,7 +145,7 @@ def blamed(place: Sequence[str | int], body: Mapping[str, object]) -> str | None
     return name if name in ChatCompletionRequest.model_fields else asked(body)
 
 
-def asked(body: Mapping[str, Any]) -> str:
+def asked(body: Mapping[str, object]) -> str:
     """The field with what the model is to answer."""
     return "prompt" if "prompt" in body else "messages"
 
@@ -197,7 +197,7 @@ def _named(message: str) -> str | None:
     return found[1] if found else None
 
 
-def failed(code: int, message: str, param: str | None, body: Mapping[str, Any]) -> RequestError:
+def failed(code: int, message: str, param: str | None, body: Mapping[str, object]) -> RequestError:
     """vLLM's error response as ours."""
     if code == 400:
         return request_error(ValueError(message), body)

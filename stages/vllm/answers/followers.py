@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from omnistage.stages.worker.stage import StagePorts
 
@@ -10,7 +10,7 @@ from omnistage.stages.worker.stage import StagePorts
 class Follower(Protocol):
     """An answer on its way along an edge."""
 
-    def add(self, chunk: Mapping[str, Any]) -> None:
+    def add(self, chunk: Mapping[str, object]) -> None:
         """Take one chunk of the answer."""
 
     def show_life(self) -> None:

@@ -7,7 +7,6 @@ whose words have changed in another version is not seen, and the phase before it
 import logging
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -66,7 +65,7 @@ class FollowedRecords:
     def __init__(self) -> None:
         self._make = logging.getLogRecordFactory()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+    def __call__(self, *args: object, **kwargs: object) -> logging.LogRecord:
         """A record."""
         record: logging.LogRecord = self._make(*args, **kwargs)
         if record.name.startswith(VLLM):

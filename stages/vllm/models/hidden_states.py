@@ -5,8 +5,6 @@ of torch's on the loaded model copies them; the load formats of this folder set 
 captures graphs, so that it is part of them.
 """
 
-from typing import Any
-
 import torch
 from torch import nn
 from vllm.config import ModelConfig, VllmConfig
@@ -26,7 +24,7 @@ class ExportHook:
         self._size = config.model_config.get_hidden_size()
         self._rows = self._table.make_export(self._size)
 
-    def __call__(self, model: nn.Module, inputs: Any, hidden: Any) -> None:
+    def __call__(self, model: nn.Module, inputs: object, hidden: object) -> None:
         """Runs after each forward, vLLM's first for its own measurements among them."""
         if not isinstance(hidden, torch.Tensor) or hidden.shape[1:] != (self._size,):
             name = type(model).__name__
