@@ -4,6 +4,7 @@ import base64
 import io
 import wave
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,15 +12,17 @@ import numpy as np
 import pytest
 from openai import BadRequestError, OpenAI
 from support.cascade import CASCADE, SPEECH, TRANSCRIBER
-from support.fake_stages import WORDS
+from support.fake_stages import SAMPLES_PER_FRAME, WORDS
 from support.gateway import MODEL, RunningGateway, running_gateway
 from support.realtime import Talk, silence, talking, tone
 from support.waiting import wait_until
 
 from omnistage.stages.messages.body import GivenText, Transcribe
+from omnistage.stages.messages.to_gateway import Speech
 
 Json = dict[str, Any]
 TEXT = "".join(WORDS)
+DELTA = "response.output_audio.delta"
 
 pytestmark = pytest.mark.usefixtures("by_loudness")
 
@@ -292,6 +295,34 @@ def test_a_call_of_a_function_is_not_spoken(gateway: RunningGateway, talk: Talk)
     (call,) = response["output"]
     assert (call["type"], call["name"]) == ("function_call", "look")
     assert len(gateway.stages.stages["talker"].opened) == num_spoken
+
+
+@pytest.mark.parametrize(
+    ("max_text", "parts"),
+    [
+        (400, ["Hello there"]),
+        (12, ["Hello there"]),
+        (8, ["Hello", " there"]),
+        (6, ["Hello", " there"]),
+    ],
+)
+def test_a_long_answer_is_spoken_in_parts_that_the_model_takes(
+    max_text: int, parts: list[str], tmp_path: Path
+) -> None:
+    speech = Speech(takes_pieces=True, max_text=max_text)
+    with running_gateway(tmp_path, CASCADE, speech=speech) as gateway, talking(gateway) as talk:
+        talk.write("Hi")
+        response = talk.answer()
+        assert response["status"] == "completed"
+        assert response["output"][0]["content"][0]["transcript"] == TEXT
+        opened = gateway.stages.stages["talker"].opened
+        words = [chunk.message.body.text for chunk in opened]  # type: ignore[union-attr]
+        rest = ["".join(gateway.stages.texts[chunk.request_id]) for chunk in opened]
+        assert [one + more for one, more in zip(words, rest, strict=True)] == parts
+        pcm = b"".join(base64.b64decode(one["delta"]) for one in talk.told(DELTA))
+        frames = response["usage"]["output_token_details"]["audio_tokens"]
+        assert len(pcm) == 2 * SAMPLES_PER_FRAME * frames > 0
+        gateway.wait_until_idle()
 
 
 def test_an_answer_in_text_is_not_spoken(gateway: RunningGateway, talk: Talk) -> None:
