@@ -19,6 +19,7 @@ NOT_ENDPOINTS = {
     "chat_chunks",
     "client_secret_fields",
     "counters",
+    "edit_form",
     "examples",
     "gateway",
     "image_chat",
@@ -28,7 +29,7 @@ NOT_ENDPOINTS = {
     "speech_stream_fields",
 }
 ENDPOINTS = sorted({path.stem for path in FOLDER.glob("*.py")} - NOT_ENDPOINTS)
-IDS = ("image_id", "response_id", "voice_id")
+IDS = ("call_id", "image_id", "response_id", "voice_id")
 Json = dict[str, Any]
 
 
