@@ -13,7 +13,7 @@ from support.server import TinyServer
 
 pytestmark = pytest.mark.engine
 
-NUM_HEAVY = 8
+NUM_HEAVY = 4  # a second or two of a processor each
 
 
 @pytest.fixture
