@@ -214,7 +214,8 @@ def tiny() -> Iterator[tuple[str, int, Any]]:
         write_tiny_checkpoint(folder / "tiny")
         (folder / "silero_vad").mkdir()  # an empty package in place of Silero's
         os.environ["PYTHONPATH"] = os.pathsep.join([name, os.environ.get("PYTHONPATH", "")])
-        graph, options = str(GRAPHS / "qwen3_omni_tiny.yaml"), ("--model", str(folder / "tiny"))
+        graph, options = str(GRAPHS / "qwen3_omni_tiny.yaml"), ["--model", str(folder / "tiny")]
+        options += ["--answer-ahead", "0", "--history-ahead", "0"]
         with running_server(graph, folder / "log", *options) as server:
             yield server.url, server.process.pid, server
 

@@ -1,4 +1,7 @@
-"""Sessions whose stages are killed, and whose server stops: the history stays."""
+"""The life of sessions on the real server: interruptions, stages and a server that end.
+
+Nothing is made ahead, so that the stages do what answers need and no more.
+"""
 
 import os
 import signal
@@ -9,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.barge_in import barge_in
 from support.chaos import PROMPT_S, chaos_graph, victims
 from support.realtime import PATH, Talk
 from support.server import STOP_S, TinyServer, running_server
@@ -20,19 +24,107 @@ pytestmark = pytest.mark.engine
 
 READY_S = 120.0
 STAGES = ("thinker", "talker", "code2wav")
+NUM_BARGE_INS = 6
+IDLE_MS = 1000.0  # the figure of 50 on a quiet machine is `make realtime-load`'s
+STEP_MS = 100
 
 
 @pytest.fixture(scope="module")
-def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
-    folder = tmp_path_factory.mktemp("killed")
-    options = ("--model", str(tiny_checkpoint))
-    with running_server(str(chaos_graph(folder)), folder / "log", *options) as running:
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("life") / "log"
+
+
+@pytest.fixture(scope="module")
+def server(tiny_checkpoint: Path, log: Path) -> Iterator[TinyServer]:
+    options = ("--model", str(tiny_checkpoint), "--answer-ahead", "0", "--history-ahead", "0")
+    with running_server(str(chaos_graph(log.parent)), log, *options) as running:
         yield running
 
 
 def session(server: TinyServer) -> Any:
     url = server.url.replace("http", "ws", 1) + PATH
     return connect(url, open_timeout=10, close_timeout=5, compression=None, max_size=None)
+
+
+@pytest.fixture
+def talk(server: TinyServer) -> Iterator[Talk]:
+    """Turns by hand."""
+    with session(server) as ws:
+        talk = Talk(ws)
+        talk.until("session.created")
+        talk.update(audio={"input": {"turn_detection": None}}, temperature=0)
+        yield talk
+        talk.order.end()
+
+
+def test_the_stages_are_idle_soon_after_somebody_speaks(server: TinyServer) -> None:
+    done = [made for _ in range(4 * NUM_BARGE_INS) if (made := barge_in(server)) is not None]
+    done = done[:NUM_BARGE_INS]
+    assert len(done) == NUM_BARGE_INS
+    for one in done:
+        assert one.response["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
+        assert {*one.idle_ms} == {"thinker", "talker", "code2wav"}
+        assert max(one.idle_ms.values()) < IDLE_MS, one.idle_ms
+    wait_until(lambda: not server.held(), within_s=10)
+
+
+def test_wherever_an_answer_is_cut_the_history_has_a_prefix_of_its_words(
+    talk: Talk, server: TinyServer
+) -> None:
+    """From its end to its start, as nothing that was cut comes back."""
+    talk.update(max_output_tokens=24)
+    question = talk.write("Tell me of the sea.")
+    (item,) = talk.answer()["output"]
+    whole = item["content"][0]["transcript"]
+    told = talk.told("response.output_audio_transcript.delta")
+    assert whole == "".join(event["delta"] for event in told)
+    samples = sum(len(one["delta"]) * 3 // 8 for one in talk.told("response.output_audio.delta"))
+    ends = range(samples * 1000 // 24_000 // STEP_MS * STEP_MS, -1, -STEP_MS)
+    assert len(ends) > 10
+    before = whole
+    for number, end_ms in enumerate(ends):
+        place = {"item_id": item["id"], "content_index": 0, "audio_end_ms": end_ms}
+        talk.say("conversation.item.truncate", **place)
+        talk.say("conversation.item.retrieve", item_id=item["id"])
+        heard = talk.until("conversation.item.retrieved")["item"]["content"][0]["transcript"]
+        assert before.startswith(heard)
+        if number % (len(ends) // 8) == 0:
+            asked = question["content"][0]["text"]
+            check_next_prompt(talk, server, asked, heard)
+        before = heard
+    assert before == ""
+
+
+def check_next_prompt(talk: Talk, server: TinyServer, asked: str, heard: str) -> None:
+    """The model reads as many tokens as a chat with these words has, and answers the same."""
+    response = talk.answer(conversation="none", output_modalities=["text"], max_output_tokens=4)
+    messages = [{"role": "user", "content": [{"type": "text", "text": asked}]}]
+    if heard:
+        messages.append({"role": "assistant", "content": [{"type": "text", "text": heard}]})
+    body = {"model": server.model, "messages": messages, "temperature": 0}
+    body["max_completion_tokens"] = 4
+    chat = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120).json()
+    assert response["usage"]["input_tokens"] == chat["usage"]["prompt_tokens"]
+    said = chat["choices"][0]["message"]["content"]
+    assert response["output"][0]["content"][0]["text"] == said
+
+
+def test_nothing_that_was_said_is_in_the_log(talk: Talk, server: TinyServer, log: Path) -> None:
+    talk.update(instructions="Keep the sesame word.")
+    talk.write("Open sesame.")
+    words = talk.answer(max_output_tokens=24)["output"][0]["content"][0]["transcript"]
+    talk.write("sesame " * 3000)
+    talk.update(truncation="disabled")
+    assert talk.answer()["status"] == "failed"
+    wait_until(lambda: not server.held(), within_s=10)
+    written = log.read_text(errors="replace")
+    assert "/v1/realtime" in written
+    assert "sesame" not in written
+    assert len(words) > 8
+    assert words not in written
+
+
+# Stages that end
 
 
 def begun(talk: Talk, server: TinyServer) -> None:
