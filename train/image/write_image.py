@@ -26,8 +26,8 @@ It draws one to three shapes (circle, square, triangle, star) in eight colours
 as prompts in English ask: "a red circle on blue", "Draw a green square to the left of a yellow
 star.", "two white triangles on black", "a blue star at the top right and a red square at the bottom
 on a yellow background", "a small orange circle". Without a ground it takes white. It cannot draw
-anything else, knows no other words, and makes pictures of {SIDE} x {SIDE} pixels; 192 and 256 were
-a small part of its training.
+anything else, knows no other words, and makes pictures of {SIDE} x {SIDE} pixels; {2 * SIDE} were a
+small part of its training.
 
 - Parts: `QwenImageTransformer2DModel` of 5 layers by 160, `AutoencoderKLQwenImage` of 8 channels, a
   Qwen2.5-VL text encoder of 2 layers by 128; 6.8 million parameters in bfloat16.
