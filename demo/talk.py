@@ -5,7 +5,6 @@ The browser speaks to the page, which passes events on with its own key.
 
 import asyncio
 import contextlib
-from urllib.parse import urlsplit
 
 import gradio as gr
 import openai
@@ -55,7 +54,7 @@ def add_talk(app: FastAPI, backend: Backend) -> None:
 def is_own_page(browser: WebSocket) -> bool:
     """Return whether a connection is from this page, and not from another site's."""
     origin = browser.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == browser.headers.get("host")
+    return origin is None or origin.partition("://")[2] == browser.headers.get("host")
 
 
 async def pass_on(browser: WebSocket, server: AsyncRealtimeConnection) -> None:
