@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from omnistage.connectors.registry import Unusable
+from omnistage.stage_configs.embedded import with_folders
 from omnistage.stage_configs.graph import (
     SAMPLING,
     Chunking,
@@ -49,12 +50,13 @@ def load_graph(
 ) -> StageGraph:
     """The graph in a file; `model` replaces the file's own. Raises GraphError.
 
+    Names of embedded checkpoints become their folders.
     `overrides` change single keys; an error about one of them names it in place of the file.
     """
     document = _read(path)
     value = document.value if model is None else {**document.value, "model": model}
     try:
-        changed = overridden(value, overrides)
+        changed = with_folders(overridden(value, overrides))
     except (OverrideError, Unusable) as error:
         raise GraphError(str(error)) from error
     try:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omnistage.connectors.registry import Unusable
 from omnistage.stage_configs.checkpoint import Checkpoint, UnreadableCheckpoint
+from omnistage.stage_configs.embedded import embedded_graph
 from omnistage.stage_configs.families import FAMILIES, KINDS
 from omnistage.stage_configs.family import GRAPHS as GRAPHS
 from omnistage.stage_configs.family import Family, Picked
@@ -23,7 +24,11 @@ YAML_ENDINGS = (".yaml", ".yml")
 def find_graph(
     target: str, model: str | None = None, changes: Sequence[Override] = ()
 ) -> StageGraph:
-    """The graph of a YAML file, which may name no model, of a folder or a Hugging Face name."""
+    """The graph of a YAML file, which may name no model, of an embedded model, of a folder or a
+    Hugging Face name.
+    """
+    if (embedded := embedded_graph(target)) is not None:
+        return offered(load_graph(embedded, model, changes))
     if target.endswith(YAML_ENDINGS):
         return offered(load_graph(Path(target), model, changes))
     picked = pick_graph(target, len(visible_gpus()))
@@ -32,7 +37,7 @@ def find_graph(
 
 
 def resolve(target: str, model: str | None, changes: Sequence[Override] = ()) -> StageGraph:
-    """The graph of a YAML file, a folder or a Hugging Face name, with its model."""
+    """The graph of a YAML file, an embedded model, a folder or a hub's name, with its model."""
     graph = find_graph(target, model, changes)
     if not graph.model:
         raise GraphError(f"{target}:1: model: the key is missing; give one with --model")

@@ -19,7 +19,11 @@ from omnistage.stage_configs.overrides import (
 MODEL = "Model"  # the panel of --help
 
 Target = Annotated[
-    str, typer.Argument(help="A graph file in YAML, a model folder or a Hugging Face name.")
+    str,
+    typer.Argument(
+        help="A graph file in YAML, a model folder, a Hugging Face name, or `small`, the toy that "
+        "comes with the package."
+    ),
 ]
 OtherModel = Annotated[
     str | None,

@@ -20,7 +20,7 @@ OPENED_THOUGHTS = ("<|im_start|>assistant\n<think>", r"<|im_start|>assistant\n<t
 WHOLE_BYTES = (
     120 * 10**9
 )  # a GPU with less holds the model with its thinker in FP8 (docs/memory.md)
-TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhere
+TINY_HIDDEN_SIZE = 512  # below this a checkpoint is one of ours: it runs anywhere
 
 
 def pick(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
