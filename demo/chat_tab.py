@@ -25,10 +25,10 @@ HELLO = "**Ask something.** Type, attach files, record your voice, or click an e
 READY, RUNNING = ({"submit_btn": True, "stop_btn": False}, {"submit_btn": False, "stop_btn": True})
 # By what a reader clicks: the question, and the names of its files.
 EXAMPLES = {
-    "A short story": ("Tell me a very short story about a lighthouse.", ()),
-    "An image": ("What is in this image?", ("picture",)),
-    "A melody": ("What do you hear?", ("melody",)),
-    "An image and a melody": ("Does the melody fit the image?", ("picture", "melody")),
+    "A sum": ("What is seven plus five?", ()),
+    "A short story": ("Tell me a story about a dog in the garden.", ()),
+    "A picture": ("What is in the picture?", ("picture",)),
+    "A spoken question": ("", ("question",)),
 }
 
 Updates = tuple[Any, ...]
@@ -209,9 +209,9 @@ def build(backend: Backend, offer: gr.State) -> ChatTab:
 
 def example_questions(backend: Backend) -> list[dict[str, Any]]:
     """Return the examples as values of the box, in order."""
-    picture = backend.files.save(png(examples.picture()), ".png")
-    melody = backend.files.save(examples.melody(), ".wav")
-    files = {"picture": picture, "melody": melody}
+    picture = backend.files.save(png(examples.circle()), ".png")
+    question = backend.files.save(examples.spoken_question(), ".mp3")
+    files = {"picture": picture, "question": question}
     return [
         {"text": text, "files": [files[name] for name in names]}
         for text, names in EXAMPLES.values()

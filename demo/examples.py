@@ -1,18 +1,22 @@
-"""A picture and a sound to try a server with, made here."""
+"""Pictures and a sound to try a server with."""
 
-import math
-import struct
+from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from omnistage.demo.sound import RATE_HZ, wav
-
-NOTES_HZ = (523.25, 659.25, 783.99, 1046.5)
-NOTE_S = 0.3
 SKY, MEADOW, SUN, WALL, ROOF = "#9fd3f2", "#6aa84f", "#f6c344", "#e8dcc8", "#b5483a"
+RED, BLUE = "#dc1e1e", "#2846dc"
+QUESTION = Path(__file__).with_name("question.mp3")  # "Which day comes after Monday?", by flite
 
 
-def picture() -> Image.Image:
+def circle() -> Image.Image:
+    """A red circle on blue."""
+    image = Image.new("RGB", (128, 128), BLUE)
+    ImageDraw.Draw(image).ellipse((24, 24, 104, 104), fill=RED)
+    return image
+
+
+def house() -> Image.Image:
     """A house in a meadow under the sun."""
     image = Image.new("RGB", (384, 256), SKY)
     draw = ImageDraw.Draw(image)
@@ -24,12 +28,6 @@ def picture() -> Image.Image:
     return image
 
 
-def melody() -> bytes:
-    """Four notes upwards, a wav file."""
-    count = round(NOTE_S * RATE_HZ)
-    samples = [
-        round(9000 * math.exp(-4 * index / count) * math.sin(math.tau * hz * index / RATE_HZ))
-        for hz in NOTES_HZ
-        for index in range(count)
-    ]
-    return wav(struct.pack(f"<{len(samples)}h", *samples))
+def spoken_question() -> bytes:
+    """A question, an mp3 file."""
+    return QUESTION.read_bytes()

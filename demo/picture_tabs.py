@@ -26,9 +26,9 @@ from omnistage.demo.pictures import (
 from omnistage.demo.waterfall import EMPTY, times_html
 
 PROMPTS = [
-    "A lighthouse on a cliff in the evening sun, oil on canvas",
-    "A red bicycle in front of a blue door, photograph",
-    "A map of an island with mountains, drawn in ink",
+    "A red circle on blue",
+    "A yellow triangle on a black background",
+    "A green square on white",
 ]
 
 Updates = tuple[Any, ...]
@@ -232,7 +232,7 @@ def build_edit(backend: Backend, offer: gr.State) -> None:
                     label="Strength: how far from the image, up to 1", placeholder=UNSET
                 )
                 previews, steps, seed = _common()
-            house = backend.files.save(png(examples.picture()), ".png")
+            house = backend.files.save(png(examples.house()), ".png")
             example = {"background": house, "layers": [], "composite": house}
             gr.Examples(
                 [[example, "A snowy meadow in winter"]],

@@ -17,8 +17,8 @@ from omnistage.demo.speech import SpeechProgress, SpeechSettings, speak, transcr
 from omnistage.demo.waterfall import EMPTY, times_html
 
 TEXTS = [
-    "The tide is out, and the boats lie on the sand.",
-    "Please mind the gap between the train and the platform.",
+    "The little dog ran to the garden.",
+    "Seven plus five is twelve. Tuesday comes after Monday.",
 ]
 TRANSCRIBE, TRANSLATE = "Transcribe", "Translate to English"
 

@@ -140,11 +140,11 @@ def test_sound_is_there_before_the_answer_ends(omni: Client) -> None:
 
 
 def test_a_picture_and_a_sound_are_answered(omni: Client, tmp_path: Path) -> None:
-    picture, melody = tmp_path / "house.png", tmp_path / "melody.wav"
-    picture.write_bytes(png(examples.picture()))
-    melody.write_bytes(examples.melody())
-    chat, *_ = ask(omni, "before it: words", picture, melody)[-1]
-    assert files(chat, "user")[-2:] == [".png", ".wav"]
+    picture, question = tmp_path / "house.png", tmp_path / "question.mp3"
+    picture.write_bytes(png(examples.house()))
+    question.write_bytes(examples.spoken_question())
+    chat, *_ = ask(omni, "before it: words", picture, question)[-1]
+    assert files(chat, "user")[-2:] == [".png", ".mp3"]
     assert texts(chat)[-1] == "Hello there"
 
 
@@ -179,9 +179,9 @@ def test_a_text_is_spoken(omni: Client) -> None:
 
 @pytest.mark.parametrize("task", ["Transcribe", "Translate to English"])
 def test_a_sound_is_written_down(omni: Client, tmp_path: Path, task: str) -> None:
-    melody = tmp_path / "melody.wav"
-    melody.write_bytes(examples.melody())
-    job = omni.submit(handle_file(str(melody)), task, "", api_name="/transcribe")
+    question = tmp_path / "question.mp3"
+    question.write_bytes(examples.spoken_question())
+    job = omni.submit(handle_file(str(question)), task, "", api_name="/transcribe")
     updates = list(job)
     assert last(updates, 0) == "Hello there"
     assert "Done." in last(updates, 1)
@@ -247,7 +247,7 @@ def test_a_picture_is_edited_below_a_mask(
     images: Client, image_gateway: RunningGateway, tmp_path: Path
 ) -> None:
     house, layer = tmp_path / "house.png", tmp_path / "layer.png"
-    house.write_bytes(png(examples.picture()))
+    house.write_bytes(png(examples.house()))
     painted = Image.new("RGBA", (384, 256), (0, 0, 0, 0))
     painted.paste("red", (0, 64, 384, 128))
     layer.write_bytes(png(painted))

@@ -8,7 +8,7 @@ from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
 from support.gateway import MODEL, OMNI, TEXT_ONLY, running_gateway
 
 from omnistage.demo.backend import Backend
-from omnistage.demo.examples import melody
+from omnistage.demo.examples import spoken_question
 from omnistage.demo.failure import plain
 from omnistage.demo.files import FileStore
 from omnistage.demo.sound import LatestSounds
@@ -52,8 +52,8 @@ def test_what_was_chosen_is_sent() -> None:
 
 
 def sound(folder: Path) -> Path:
-    path = folder / "melody.wav"
-    path.write_bytes(melody())
+    path = folder / "question.mp3"
+    path.write_bytes(spoken_question())
     return path
 
 
