@@ -5,7 +5,6 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 DEMO := .venv-demo
 COMMA := ,
-TINY := .cache/tiny
 TORCH := torch==2.13.0
 
 .PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load compose
@@ -28,9 +27,9 @@ $(STAMP): pyproject.toml scripts/torch_index.py stages/cpu_shim.py
 $(DEMO)/.ready: pyproject.toml scripts/torch_index.py stages/cpu_shim.py
 	$(call INSTALL,$(DEMO),cpu$(COMMA)demo,)
 
-# A tiny model, a server, one question about an image and audio, and answer.wav; in an environment without the developers' tools.
+# The embedded model's server, one question about an image, and answer.wav; in an environment without the developers' tools.
 demo: $(DEMO)/.ready
-	@$(DEMO)/bin/python scripts/tiny_demo.py
+	@$(DEMO)/bin/python scripts/small_demo.py
 
 # What starts engines, one test at a time, and beside it the rest, in two processes that give way. ARGS="tests/server": these.
 # Python keeps what it has compiled, whatever the environment says: hundreds of processes start.
@@ -141,7 +140,7 @@ kubernetes: venv
 	$(BIN)/python scripts/check_manifests.py $(KUBERNETES)
 
 # The sdist and the wheel in dist/. Then the wheel is installed with all that it requires into a new environment, where
-# a tiny model is served and asked. ARGS="--extra cuda" on a GPU.
+# the embedded model is served and asked. ARGS="--extra cuda" on a GPU.
 wheel: venv
 	$(BIN)/python -m pip install --quiet twine
 	PYTHONPATH=tests $(BIN)/python tools/wheel.py --dist dist $(ARGS)
@@ -230,8 +229,7 @@ check: venv
 	$(BIN)/mypy
 
 serve: venv
-	test -e $(TINY)/config.json || $(BIN)/omnistage tiny qwen3-omni $(TINY)
-	$(BIN)/omnistage serve $(TINY)
+	$(BIN)/omnistage serve small
 
 # What the images of docker/ install: the newest versions that go together, with their hashes, for Python 3.11 on
 # x86-64. Versions that the locks have already are kept; ARGS=--upgrade takes newer ones.

@@ -1,7 +1,6 @@
 """compose.yaml fits the images, the command line and its documentation."""
 
 import re
-import shlex
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from support.chaos import WORKER
 from support.command_line import GROUP, parse
 from support.containers import (
-    DOCKER,
     ROOT,
     command_of,
     compose,
@@ -165,7 +163,7 @@ def test_open_webui_uses_the_server_for_chat_speech_transcripts_and_images() -> 
     assert variables["IMAGE_GENERATION_MODEL"] in command_of(SERVERS["images"])
     (model,) = re.findall(r":-([\w-]+)\}", variables["AUDIO_TTS_MODEL"])
     assert model == compose_up.MODEL  # which it compares with the server's
-    assert f"model={model} " in (DOCKER / "serve-tiny").read_text()
+    assert model in command_of(SERVERS["server"])
     assert "depends_on" not in service  # it starts whichever server runs
 
 
@@ -174,8 +172,6 @@ def test_a_port_is_the_one_that_the_command_listens_on(name: str) -> None:
     (port,) = OURS[name]["ports"]
     inner = port.split(":")[-1]
     command = " ".join(command_of(OURS[name]))
-    if command == "serve-tiny":
-        command = (DOCKER / "serve-tiny").read_text()
     assert f"--port {inner}" in command
     assert "--host 0.0.0.0" in command
     if name in SERVERS:
@@ -232,11 +228,7 @@ def commands() -> dict[str, list[str]]:
     """Every call of our command line in a container file."""
     found = {f"compose {name}": command_of(service) for name, service in OURS.items()}
     found |= {file: last("CMD", file).words for file in FILES}
-    for number, line in enumerate((DOCKER / "serve-tiny").read_text().splitlines()):
-        words = shlex.split(line, comments=True)
-        if "omnistage" in words:
-            found[f"serve-tiny {number}"] = words[words.index("omnistage") :]
-    return {name: words for name, words in found.items() if words != ["serve-tiny"]}
+    return found
 
 
 @pytest.mark.parametrize("name", commands())
@@ -254,13 +246,6 @@ def test_a_wrong_call_would_be_found(
         parse("serve", arguments)
     said = f"{wrong.value} {capsys.readouterr().err}"
     assert re.search(r"there is no --prot|Missing parameter|is not one of", said)
-
-
-def test_the_calls_of_the_script_are_found() -> None:
-    assert [words[1] for name, words in commands().items() if "serve-tiny" in name] == [
-        "tiny",
-        "serve",
-    ]
 
 
 # tools/compose_up.py, which needs a Docker engine

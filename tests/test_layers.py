@@ -410,8 +410,8 @@ ASKING = (
     *("stage_configs", "connectors", "bench", "server/cli", "stages/vllm/plugin.py"),
     *(f"stages/{folder}" for folder in ("messages", "worker", "device")),
 )
-# Its option --offload is for stages of one kind; the model of `omnistage up` without a name.
-NAMING = ("server/cli/serve.py", "server/cli/default_model.py")
+# Its option --offload is for stages of one kind.
+NAMING = ("server/cli/serve.py",)
 
 
 def own_families() -> dict[str, Family]:

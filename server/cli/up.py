@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from omnistage.server.cli.default_model import NAME, default_model
 from omnistage.server.cli.demo import PORT, listening_at
 from omnistage.server.cli.graphs import warn
 from omnistage.server.cli.guard import HIGHEST_PORT
@@ -14,6 +13,7 @@ from omnistage.server.cli.page_process import PageProcess, missing_page
 from omnistage.server.cli.serve import serve_typed
 from omnistage.server.cli.serving.options import ServeOptions
 from omnistage.server.cli.serving.with_options import with_serve_options
+from omnistage.stage_configs.embedded import DEFAULT
 
 if TYPE_CHECKING:
     from omnistage.server.serve import PageAt
@@ -31,8 +31,8 @@ def up(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="A graph file in YAML, a model folder or a Hugging Face name. Without one, a "
-            "tiny model with random weights is written and served."
+            help="A graph file in YAML, an embedded model, a model folder or a Hugging Face name. "
+            "Without one, the embedded model `small` is served: a toy that knows some 300 words."
         ),
     ] = None,
     page: Annotated[
@@ -45,8 +45,7 @@ def up(
 ) -> None:
     """Serve a model and a page for it, until Ctrl-C: the quickest way to something to try."""
     if target is None:
-        names = options.served_model_name or [NAME]
-        options = replace(options, target=str(default_model()), served_model_name=names)
+        options = replace(options, target=DEFAULT)
     raise typer.Exit(serve_typed(options, page_beside(options, page_port) if page else None))
 
 

@@ -19,23 +19,23 @@ def chat_examples(graph: StageGraph) -> Mapping[str, Any]:
     if "text" not in graph.outputs:
         return _drawing_examples(graph)
     asked = {"model": graph.served_name, "max_completion_tokens": 64}
-    hello = [{"role": "user", "content": "Say hello."}]
+    question = [{"role": "user", "content": "Who are you?"}]
     parts = [
         {"type": "image_url", "image_url": {"url": RED_SQUARE}},
-        {"type": "text", "text": "What colour is it?"},
+        {"type": "text", "text": "What color is the square?"},
     ]
     examples: dict[str, Any] = {
-        "text": {**asked, "messages": hello},
+        "text": {**asked, "messages": question},
         "streamed": {
             **asked,
-            "messages": hello,
+            "messages": question,
             "stream": True,
             "stream_options": {"include_usage": True},
         },
     }
     if "audio" in chat_outputs(graph):  # an omni model: it sees too
         spoken = {"modalities": ["text", "audio"], "audio": {"format": "wav"}}
-        examples["speech"] = {**asked, "messages": hello, **spoken}
+        examples["speech"] = {**asked, "messages": question, **spoken}
         examples["a picture"] = {**asked, "messages": [{"role": "user", "content": parts}]}
     return examples
 
@@ -88,7 +88,7 @@ def response_examples(graph: StageGraph) -> Mapping[str, Any]:
         return {"a drawing": wish}
     if "text" not in graph.outputs:
         return {}
-    asked = {"model": graph.served_name, "input": "Say hello.", "max_output_tokens": 64}
+    asked = {"model": graph.served_name, "input": "Who are you?", "max_output_tokens": 64}
     return {"a response": asked, "a streamed response": {**asked, "stream": True}}
 
 

@@ -21,12 +21,11 @@ from support.waiting import wait_until
 from typer.testing import CliRunner, Result
 
 from omnistage.server import cli
-from omnistage.server.cli import default_model
 from omnistage.server.cli.page_process import PageProcess
+from omnistage.stage_configs.embedded import CHECKPOINTS, DEFAULT
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.packages import installed
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stage_configs.random_weights import MARK, has_random_weights
+from omnistage.stage_configs.random_weights import has_random_weights
 
 TINY = str(GRAPHS / "qwen3_omni_tiny.yaml")
 GIVEN = ("up", TINY, "--model", "m")
@@ -56,35 +55,16 @@ class Started:
         return page
 
 
-def test_without_a_model_a_tiny_one_is_written_once_and_served(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_without_a_model_the_embedded_one_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     first = Started(monkeypatch, "up", "--no-page")
-    assert first.result.exit_code == 0, first.result.output
-    folder = tmp_path / "omnistage" / "models" / installed("omnistage") / "tiny-qwen3-omni"
-    says = f"writing a tiny model with random weights to {folder}"
-    assert first.result.output.splitlines() == [says]
-    assert first.graph.model == str(folder)
-    assert first.graph.served_names == ("tiny-qwen3-omni",)
-    assert set(first.graph.outputs) == {"text", "audio"}
-    assert has_random_weights(first.graph)
-    written = (folder / MARK).stat().st_mtime_ns
-    again = Started(monkeypatch, "up", "--no-page", "--served-model-name", "mine")
-    assert again.result.output == ""
-    assert again.graph.served_names == ("mine",)
-    assert (folder / MARK).stat().st_mtime_ns == written
-
-
-def test_a_cache_that_cannot_be_written_is_told_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    started = Started(monkeypatch, "up", "--no-page")
-    assert started.result.exit_code == 1
-    folder = default_model.default_folder()
-    assert capfd.readouterr().err == f"error: cannot write to {folder}: {folder}: Not a directory\n"
+    assert (first.result.exit_code, first.result.output) == (0, "")
+    assert first.graph.model == str(CHECKPOINTS / DEFAULT)
+    assert first.graph.served_names == (DEFAULT,)
+    assert {"text", "audio"} <= set(first.graph.outputs)
+    assert not has_random_weights(first.graph)
+    assert "toy" in first.graph.note
+    renamed = Started(monkeypatch, "up", "--no-page", "--served-model-name", "mine")
+    assert renamed.graph.served_names == ("mine",)
 
 
 def test_a_model_that_is_named_is_served_with_the_options_of_serve(

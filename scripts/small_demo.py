@@ -1,12 +1,10 @@
-"""The whole way on this machine: a tiny random model, a server, one question, an answer.wav."""
+"""The whole way on this machine: the embedded model, a server, one question, an answer.wav."""
 
 import base64
 import io
 import json
-import math
 import re
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -18,14 +16,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 from openai import OpenAI
-from PIL import Image
+from PIL import Image, ImageDraw
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 RATE = 24000
 ANSWER = Path("answer.wav")
-QUESTION = "What do you see and hear?"
+MODEL = "small"
+QUESTION = "What color is the circle?"
 LISTENING = re.compile(r"listening on (\S+)")
 START_S, STOP_S = 300, 60
 POLL_S = 0.2
@@ -33,24 +33,12 @@ NUM_LOG_LINES = 15
 
 
 def image_url() -> str:
-    """A small picture as a data URL."""
-    rows, columns = np.mgrid[0:64, 0:96]
-    pixels = np.stack([rows * 4, columns * 2, (rows + columns) % 256], axis=-1).astype(np.uint8)
+    """A red circle on white as a data URL."""
+    image = Image.new("RGB", (128, 128), "white")
+    ImageDraw.Draw(image).ellipse((24, 24, 104, 104), fill="red")
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
+    image.save(buffer, "PNG")
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def sound() -> str:
-    """Half a second of a tone, a wav in base64."""
-    samples = [int(9000 * math.sin(number * 0.17)) for number in range(8000)]
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16000)
-        file.writeframes(struct.pack(f"<{len(samples)}h", *samples))
-    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def address_of(server: "subprocess.Popen[bytes]", log: Path) -> str:
@@ -104,27 +92,24 @@ def log_tail(log: Path) -> str:
 
 
 def ask(url: str) -> None:
-    """Ask with text, an image and a sound; save and describe the answer."""
+    """Ask with text and an image; save and describe the answer."""
     client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     model = client.models.list().data[0].id
+    voices = httpx.get(f"{url}/v1/audio/voices").json()["names"]
     content: list[Any] = [
         {"type": "image_url", "image_url": {"url": image_url()}},
-        {"type": "input_audio", "input_audio": {"data": sound(), "format": "wav"}},
         {"type": "text", "text": QUESTION},
     ]
-    print(f"question    {QUESTION!r}, with a picture and half a second of a tone")
+    print(f"question    {QUESTION!r}, with a picture of a red circle")
     started = time.monotonic()
     stream = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": content}],
         modalities=["text", "audio"],
-        audio={"voice": "ethan", "format": "pcm16"},
+        audio={"voice": voices[0], "format": "pcm16"},
         temperature=0,
-        max_completion_tokens=32,
+        max_completion_tokens=64,
         stream=True,
-        extra_body={
-            "stage_params": {"thinker": {"min_tokens": 12}, "talker": {"max_tokens": 60}},
-        },
     )
     text, pcm, first_audio_s = "", b"", None
     for chunk in stream:
@@ -156,12 +141,10 @@ def describe(text: str, pcm: bytes, first_audio_s: float | None, taken_s: float)
     print(f"RTF         {taken_s / seconds:.3f} (seconds of work for a second of sound)")
 
 
-def demonstrate(make: Sequence[str], serve: Sequence[str], log: Path) -> None:
-    """Make a model, serve it, ask, stop; what the two commands print goes to the log."""
+def demonstrate(serve: Sequence[str], log: Path) -> None:
+    """Serve, ask, stop; what the server prints goes to the log."""
     with log.open("wb") as output:
-        print("model       a tiny Qwen3-Omni with random weights", flush=True)
-        if subprocess.run(make, stdout=output, stderr=output, check=False).returncode:
-            raise SystemExit(f"{log_tail(log)}\nthe model could not be written")
+        print(f"model       {MODEL}, a toy that comes with omnistage", flush=True)
         server = subprocess.Popen(serve, stdout=output, stderr=output)
         try:
             url = address_of(server, log)
@@ -176,10 +159,7 @@ def main() -> None:
     """The demonstration, with the command line of this environment."""
     command = [sys.executable, "-m", "omnistage.server.cli"]
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        model = str(folder / "tiny")
-        make = [*command, "tiny", "qwen3-omni", model]
-        demonstrate(make, [*command, "serve", model, "--port", "0"], folder / "log")
+        demonstrate([*command, "serve", MODEL, "--port", "0"], Path(name) / "log")
 
 
 if __name__ == "__main__":
