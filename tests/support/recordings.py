@@ -16,6 +16,7 @@ SAID = {
     "who_are_you": "Who are you?",
     "color_of_the_circle": "What color is the circle?",
     "opposite": "What is the opposite of big?",
+    "what_is_in_the_picture": "What is in the picture?",
 }
 
 

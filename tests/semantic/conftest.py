@@ -1,0 +1,14 @@
+"""One server of the embedded model for all tests of meaning."""
+
+from collections.abc import Iterator
+
+import pytest
+from support.meaning import SmallServer
+from support.server import running_server
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
+    """The embedded model, as it is served by its name."""
+    with running_server("small", tmp_path_factory.mktemp("small") / "log") as running:
+        yield SmallServer(running)
