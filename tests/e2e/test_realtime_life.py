@@ -1,4 +1,4 @@
-"""The life of sessions on the real server: interruptions, stages and a server that end.
+"""The life of sessions on the real server: interruptions, usage, stages and a server that end.
 
 Nothing is made ahead, so that the stages do what answers need and no more.
 """
@@ -14,6 +14,8 @@ import httpx
 import pytest
 from support.barge_in import barge_in
 from support.chaos import PROMPT_S, chaos_graph, victims
+from support.engine_tokens import between, check_sums, engine_tokens
+from support.prompts import SHORT
 from support.realtime import PATH, Talk
 from support.server import STOP_S, TinyServer, running_server
 from support.waiting import wait_until
@@ -107,6 +109,62 @@ def check_next_prompt(talk: Talk, server: TinyServer, asked: str, heard: str) ->
     assert response["usage"]["input_tokens"] == chat["usage"]["prompt_tokens"]
     said = chat["choices"][0]["message"]["content"]
     assert response["output"][0]["content"][0]["text"] == said
+
+
+def test_usage_of_ten_turns_adds_up_to_the_engines(talk: Talk, server: TinyServer) -> None:
+    """Ten turns, by text and by audio, one of them out of band."""
+    before = engine_tokens(server)
+    usages = []
+    for number in range(10):
+        if number % 3:
+            talk.write(f"{number}: the sea?")
+        else:
+            talk.append(SHORT)
+            talk.say("input_audio_buffer.commit")
+            talk.until("conversation.item.done")
+        modality = "audio" if number % 2 else "text"
+        more: dict[str, Any] = {"conversation": "none"} if number == 4 else {}
+        response = talk.answer(output_modalities=[modality], max_output_tokens=12, **more)
+        assert response["status"] in ("completed", "incomplete"), response
+        usages.append(response["usage"])
+    used = between(before, engine_tokens(server))
+    cached = [one["input_token_details"]["cached_tokens"] for one in usages]
+    assert sum(one["input_tokens"] for one in usages) == used["prompt_tokens"]
+    assert sum(cached) == used["prompt_tokens_cached"]
+    assert sum(cached) > 0
+    written = [one["output_token_details"]["text_tokens"] for one in usages]
+    assert sum(written) == used["generation_tokens"]
+    assert sum(one["input_token_details"]["audio_tokens"] for one in usages) > 0
+    spoken = [one["output_token_details"]["audio_tokens"] > 0 for one in usages]
+    # One token is the end of an answer without words: there is nothing to speak.
+    assert spoken == [number % 2 == 1 and written[number] > 1 for number in range(10)]
+    assert any(spoken)
+    for one in usages:
+        check_sums(one)
+
+
+def test_usage_of_answers_that_are_cancelled_or_fail_adds_up(
+    talk: Talk, server: TinyServer
+) -> None:
+    before = engine_tokens(server)
+    talk.write("0: the sea?")
+    talk.say("response.create", response={"output_modalities": ["text"]})
+    talk.until("response.output_text.delta")
+    talk.say("response.cancel")
+    cancelled = talk.until("response.done")["response"]
+    assert cancelled["status"] == "cancelled"
+    talk.update(truncation="disabled")
+    talk.write("sea " * 2000)
+    failed = talk.answer()
+    assert failed["status_details"]["error"]["code"] == "context_length_exceeded"
+    assert failed["usage"]["total_tokens"] == 0
+    wait_until(lambda: not server.held(), within_s=10)
+    used = between(before, engine_tokens(server))
+    usage = cancelled["usage"]
+    check_sums(usage)
+    assert usage["input_tokens"] == used["prompt_tokens"]
+    # The engine may have made some more before it heard of the end.
+    assert 0 <= used["generation_tokens"] - usage["output_tokens"] <= 8
 
 
 def test_nothing_that_was_said_is_in_the_log(talk: Talk, server: TinyServer, log: Path) -> None:
