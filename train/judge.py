@@ -82,7 +82,8 @@ class Judge:
                 text = to_speak(pick, held_out=True)
                 wanted = words(text)
                 body = {"model": self._model, "input": text, "voice": speaker}
-                body |= {"response_format": "wav", "temperature": temperature, "seed": 1}
+                body |= {"response_format": "wav", "seed": 1}
+                body["stage_params"] = {"talker": {"temperature": temperature}}
                 reply = self._client.post("/v1/audio/speech", json=body)
                 reply.raise_for_status()
                 ours += errors(wanted, self._ear.hear(at_16k(reply.content)))
