@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import base64
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -212,8 +211,6 @@ def tiny() -> Iterator[tuple[str, int, Any]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tiny_checkpoint(folder / "tiny")
-        (folder / "silero_vad").mkdir()  # an empty package in place of Silero's
-        os.environ["PYTHONPATH"] = os.pathsep.join([name, os.environ.get("PYTHONPATH", "")])
         graph, options = str(GRAPHS / "qwen3_omni_tiny.yaml"), ["--model", str(folder / "tiny")]
         options += ["--answer-ahead", "0", "--history-ahead", "0"]
         with running_server(graph, folder / "log", *options) as server:

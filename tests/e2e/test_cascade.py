@@ -25,6 +25,7 @@ from omnistage.stages.qwen3_tts.family import FAMILY as TTS
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 MODEL = "tiny-cascade"
+EVENT_S = 30.0
 
 pytestmark = pytest.mark.engine
 
@@ -75,7 +76,8 @@ class Spoken:
 
     async def until(self, kind: str) -> Any:
         while True:
-            event = EVENT.validate_json(await self.connection.recv_bytes())
+            async with asyncio.timeout(EVENT_S):
+                event = EVENT.validate_json(await self.connection.recv_bytes())
             check_event(event.to_dict(mode="json", exclude_unset=True))
             self.events.append(event)
             assert event.type != "error", event

@@ -140,12 +140,19 @@ def launch(
     cwd: Path | None = None,
     checkout: Path | None = None,
 ) -> TinyServer:
-    """Start a server over a folder or a graph file, by a checkout's code; it is not ready yet."""
+    """Start a server over a folder or a graph file, by a checkout's code; it is not ready yet.
+
+    Its sessions tell speech by loudness, so that tones are speech, as in tests without engines.
+    """
     port = free_port()
     environment = dict(os.environ)
+    no_silero = log.parent / "no_silero"
+    (no_silero / "silero_vad").mkdir(parents=True, exist_ok=True)
+    (no_silero / "silero_vad" / "__init__.py").touch()  # an empty package in place of Silero's
+    paths = [str(no_silero), environment.get("PYTHONPATH", "")]
     if checkout is not None:
-        paths = [str(checkout.resolve() / ".pkg"), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        paths.insert(0, str(checkout.resolve() / ".pkg"))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     command = [python, "-m", "omnistage.server.cli", "serve", target]
     command += ["--host", "127.0.0.1", "--port", str(port), *options]
     with log.open("wb") as output:
