@@ -1,6 +1,8 @@
 """Codes without a neural encoder: log-mel of 80 ms, principal components, residual k-means."""
 
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import torch
 import torchaudio
@@ -13,6 +15,8 @@ BANDS, STEPS = 80, 8
 COMPONENTS = 160
 ITERATIONS = 20
 SAMPLE = 200_000
+# The codebooks of the embedded model, float16: its talker and its code2wav are bound to them.
+KEPT = Path(__file__).with_name("codebooks.pt")
 
 
 @cache
@@ -61,6 +65,23 @@ def assign(points: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.cdist(part, centres).argmin(1) for part in parts])
 
 
+def fit(points: torch.Tensor) -> dict[str, Any]:
+    """Fit principal components, and codebooks of what those before leave, to log-mel [n, 640]."""
+    mean = points.mean(0)
+    points = points - mean
+    covariance = points.T @ points / len(points)
+    basis = torch.linalg.eigh(covariance)[1][:, -COMPONENTS:].flip(1)
+    rest = points @ basis
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(len(rest), generator=generator)[:SAMPLE].to(rest.device)
+    books = []
+    for _ in range(NUM_CODEBOOKS):
+        centres = kmeans(rest[chosen], CODEBOOK_SIZE, generator)
+        rest = rest - centres[assign(rest, centres)]
+        books.append(centres)
+    return {"books": books, "basis": basis, "mean": mean}
+
+
 def main() -> None:
     """Write codes.pt: of each utterance its codes int16 [t, codebooks]."""
     run = arguments(1)
@@ -70,28 +91,25 @@ def main() -> None:
         parts.append(log_mel(torch.from_numpy(part).to(run.device).float() / 32768))
     points = torch.cat(parts)
     assert len(points) == sum(lengths)
-    mean = points.mean(0)
-    points = points - mean
-    covariance = points.T @ points / len(points)
-    values, vectors = torch.linalg.eigh(covariance)
-    basis = vectors[:, -COMPONENTS:].flip(1)
-    total = values.sum()
-    rest = points @ basis
-    generator = torch.Generator().manual_seed(0)
-    chosen = torch.randperm(len(rest), generator=generator)[:SAMPLE].to(rest.device)
-    codes, books = [], []
-    for book in range(NUM_CODEBOOKS):
-        centres = kmeans(rest[chosen], CODEBOOK_SIZE, generator)
-        nearest = assign(rest, centres)
-        rest = rest - centres[nearest]
+    if KEPT.exists():
+        fitted = torch.load(KEPT, map_location=run.device, weights_only=True)
+    else:
+        fitted = fit(points)
+    books = [book.float() for book in fitted["books"]]
+    points = points - fitted["mean"].float()
+    total = float((points * points).sum(1).mean())
+    rest = points @ fitted["basis"].float()
+    lost = total - float((rest * rest).sum(1).mean())
+    codes = []
+    for number, book in enumerate(books):
+        nearest = assign(rest, book)
+        rest = rest - book[nearest]
         codes.append(nearest.to(torch.int16).cpu())
-        books.append(centres.cpu())
-        left = float((rest * rest).sum(1).mean() / total)
-        print(f"codebook {book}: {left:.4f} of the variance left", flush=True)
-    torch.save(
-        {"codes": torch.stack(codes, 1), "books": books, "basis": basis.cpu(), "mean": mean.cpu()},
-        run.out / "codes.pt",
-    )
+        left = (lost + float((rest * rest).sum(1).mean())) / total
+        print(f"codebook {number}: {left:.4f} of the variance left", flush=True)
+    kept = {"books": [book.half().cpu() for book in books]}
+    kept |= {name: fitted[name].half().cpu() for name in ("basis", "mean")}
+    torch.save({"codes": torch.stack(codes, 1), **kept}, run.out / "codes.pt")
 
 
 if __name__ == "__main__":
