@@ -8,6 +8,7 @@ import time
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # Diffusers imports onnxruntime, which keeps a database
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
