@@ -104,6 +104,12 @@ REQUESTS = Row(
             "reqps",
             [per_second(ours("answers_total"), "modality, outcome")],
         ),
+        Panel(
+            "Answers begun ahead",
+            "Answers of sessions that began before a turn had ended: used, or made in vain.",
+            "reqps",
+            [per_second(ours("realtime_ahead_total"), "outcome")],
+        ),
         times(
             "Whole answers",
             "From a request to the end of its answer, of answers that finished.",
