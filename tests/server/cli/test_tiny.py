@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from transformers.utils import logging as transformers_logging
 from typer.testing import CliRunner, Result
 
 from omnistage.server import cli
@@ -172,8 +173,10 @@ def test_a_folder_without_permission_is_named_in_one_line(
 
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_a_full_disk_is_named_in_one_line_and_leaves_no_half_of_a_model(
-    is_forced: bool, tmp_path: Path
+    is_forced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As the command has it, where it is the one that imports transformers.
+    monkeypatch.setattr(transformers_logging, "_tqdm_active", False)
     folder = tmp_path / "a" / "b"
     if is_forced:
         folder.mkdir(parents=True)
