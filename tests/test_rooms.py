@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize(
     ("path", "room"),
     [
-        ("server/tasks/chat/schema", "server/chat"),
+        ("server/tasks/chat/schema", "server/tasks"),
         ("server/app", None),
         ("stages/vllm/bridge/gate", "stages/vllm"),
         ("stages/qwen3_omni/talker", "stages/families"),

@@ -34,6 +34,8 @@ async def test_a_server_that_speaks_offers_its_voices(tmp_path: Path) -> None:
 async def test_a_cascade_offers_chats_of_text_and_a_transcriber_transcripts_alone(
     tmp_path: Path,
 ) -> None:
+    for name in ("cascade", "transcriber"):
+        (tmp_path / name).mkdir()
     with running_gateway(tmp_path / "cascade", CASCADE, speech=SPEECH) as gateway:
         offer = await learnt(gateway.url)
     assert offer.modes == ["Text"]
