@@ -5,23 +5,18 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from support.bodies import body_of
 from support.parallel import sizes
+from support.picked_stage import picked_stage
 from support.tiny_text import likeliest
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
-from omnistage.stage_configs.families import KINDS
-from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.pick import pick_graph
 from omnistage.stages.messages.to_gateway import (
-    TO_GATEWAY,
     CommandResult,
     Marks,
     Ready,
@@ -31,9 +26,8 @@ from omnistage.stages.messages.to_gateway import (
 )
 from omnistage.stages.messages.to_stage import Command, Request
 from omnistage.stages.worker.commands import Commands
-from omnistage.stages.worker.stage import Opened, StagePorts
+from omnistage.stages.worker.stage import Opened
 
-ADDRESS = "text.gateway"
 NUM_TOKENS = 16
 ENGINE: dict[str, Any] = {
     "dtype": "float32",
@@ -160,20 +154,7 @@ async def running_text(
     folder: Path, run: Path, engine: Mapping[str, Any], options: Mapping[str, Any]
 ) -> AsyncIterator[TextHarness]:
     """The one stage of the graph that is picked for a folder, with more arguments and options."""
-    spec = load_graph(pick_graph(str(folder), 0).file, str(folder)).stages["text"]
-    assert spec.kind == "vllm.text"
-    module, _, class_name = KINDS[spec.kind].path.partition(":")
-    connector = make_connector("shm", run, {})
-    connector.create(ADDRESS)
-    outputs, far = connector.sender(ADDRESS), connector.receiver(ADDRESS, TO_GATEWAY)
-    arguments = {**spec.engine, **ENGINE, **engine, **sizes()}
-    ports = StagePorts(spec.name, str(folder), arguments, {**spec.options, **options}, outputs)
-    asyncio.get_running_loop().add_reader(outputs.fileno(), ports.room.flush)
-    stage = getattr(import_module(module), class_name)(ports)
-    ready = await stage.start()
-    yield TextHarness(stage, ready, outputs, far, str(folder))
-    await stage.close()
-    asyncio.get_running_loop().remove_reader(outputs.fileno())
-    outputs.close()
-    far.close()
-    connector.destroy(ADDRESS)
+    arguments = {**ENGINE, **engine, **sizes()}
+    async with picked_stage(folder, "text", run, arguments, options) as picked:
+        assert picked.kind == "vllm.text"
+        yield TextHarness(picked.stage, picked.ready, picked.near, picked.far, str(folder))

@@ -1,8 +1,6 @@
 """An embedding model as a stage, in a real engine: its vectors equal transformers'."""
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +9,22 @@ import pytest
 import pytest_asyncio
 import torch
 from support.bodies import embed_of
+from support.picked_stage import PickedStage, picked_stage
 from transformers import AutoModel, AutoTokenizer
 
-from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.contract import Receiver
-from omnistage.stage_configs.families import KINDS
-from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.pick import pick_graph
 from omnistage.stages.checkpoint.tiny_embedding import SIZE, write_tiny_embedding
 from omnistage.stages.messages.to_gateway import (
-    TO_GATEWAY,
     Embedding,
-    Marks,
     ToGateway,
     Tokenized,
 )
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import Opened, StagePorts
+from omnistage.stages.worker.stage import Opened
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
-ADDRESS = "embedding.gateway"
 TOLERANCE = 1e-4
 TEXTS = ["Hello", "A fox.", "Hello", "été " * 40, "x"]
 ENGINE: dict[str, Any] = {
@@ -47,11 +38,10 @@ ENGINE: dict[str, Any] = {
 
 
 class Harness:
-    """A stage, the far end of its channel, and transformers over the same folder."""
+    """A stage, and transformers over the same folder."""
 
-    def __init__(self, stage: Any, outputs: Receiver[ToGateway], model: str) -> None:
-        self.stage = stage
-        self._outputs = outputs
+    def __init__(self, picked: PickedStage, model: str) -> None:
+        self._picked = picked
         self._number = 0
         self._tokenizer = AutoTokenizer.from_pretrained(model)
         self._model = AutoModel.from_pretrained(model).eval()
@@ -60,16 +50,7 @@ class Harness:
         """All that the stage sends for one request."""
         self._number += 1
         opened = Opened(f"request-{self._number}", Request(embed_of(body), ["embedding"]))
-        came: list[Chunk[ToGateway]] = []
-        serving = asyncio.create_task(self.stage.serve(opened))
-        async with asyncio.timeout(60):
-            while not (serving.done() and ((came and came[-1].last) or serving.exception())):
-                while (chunk := self._outputs.receive()) is not None:
-                    self._outputs.grant(chunk.request_id)
-                    came.append(chunk)
-                await asyncio.sleep(0.005)
-        serving.result()
-        return [chunk for chunk in came if not isinstance(chunk.message, Marks)]
+        return await self._picked.served(opened)
 
     async def vectors(self, given: Sequence[Any], **more: Any) -> list[Any]:
         """The vector of each input, in their order."""
@@ -102,22 +83,9 @@ async def embedding(
     """The one stage of the graph that is picked for the folder, made by its kind."""
     folder = tmp_path_factory.mktemp("embedding") / "tiny"
     write_tiny_embedding(folder)
-    spec = load_graph(pick_graph(str(folder), 0).file, str(folder)).stages["embedding"]
-    module, _, class_name = KINDS[spec.kind].path.partition(":")
-    connector = make_connector("shm", run_directory, {})
-    connector.create(ADDRESS)
-    outputs, far = connector.sender(ADDRESS), connector.receiver(ADDRESS, TO_GATEWAY)
-    ports = StagePorts(spec.name, str(folder), {**spec.engine, **ENGINE}, spec.options, outputs)
-    asyncio.get_running_loop().add_reader(outputs.fileno(), ports.room.flush)
-    stage = getattr(import_module(module), class_name)(ports)
-    ready = await stage.start()
-    assert ready.max_model_len == ENGINE["max_model_len"]
-    yield Harness(stage, far, str(folder))
-    await stage.close()
-    asyncio.get_running_loop().remove_reader(outputs.fileno())
-    outputs.close()
-    far.close()
-    connector.destroy(ADDRESS)
+    async with picked_stage(folder, "embedding", run_directory, ENGINE) as picked:
+        assert picked.ready.max_model_len == ENGINE["max_model_len"]
+        yield Harness(picked, str(folder))
 
 
 async def test_vectors_of_texts_and_of_tokens_equal_transformers(embedding: Harness) -> None:

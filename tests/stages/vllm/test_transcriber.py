@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +10,20 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 import torch
+from support.picked_stage import PickedStage, picked_stage
 from transformers import AutoProcessor, Qwen3ASRForConditionalGeneration
 
-from omnistage.connectors import make_connector
-from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.connectors.contract import Receiver
-from omnistage.stage_configs.families import KINDS
-from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.pick import pick_graph
+from omnistage.connectors.chunk import Tensor
 from omnistage.stages.checkpoint.tiny_asr import CHUNK_S, write_tiny_asr
 from omnistage.stages.messages.body import Transcribe
-from omnistage.stages.messages.to_gateway import TO_GATEWAY, Marks, ToGateway, TranscriptDelta
+from omnistage.stages.messages.to_gateway import TranscriptDelta
 from omnistage.stages.messages.to_stage import MediumPiece, Request
 from omnistage.stages.worker.coming_media import ComingMedia
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import Opened, StagePorts
+from omnistage.stages.worker.stage import Opened
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
-ADDRESS = "transcriber.gateway"
 RATE_HZ = 16_000
 NUM_TOKENS = 32
 ENGINE: dict[str, Any] = {
@@ -53,16 +47,19 @@ def speech(seconds: float, seed: int = 0) -> Samples:
 
 
 class Harness:
-    """A stage, the far end of its channel, and transformers over the same folder."""
+    """A stage, and transformers over the same folder."""
 
-    def __init__(self, stage: Any, outputs: Receiver[ToGateway], model: str) -> None:
-        self.stage = stage
-        self._outputs = outputs
+    def __init__(self, picked: PickedStage, model: str) -> None:
+        self._picked = picked
         self._number = 0
         self._processor = AutoProcessor.from_pretrained(model)
         self._model = Qwen3ASRForConditionalGeneration.from_pretrained(
             model, dtype=torch.float32
         ).eval()
+
+    @property
+    def stage(self) -> Any:
+        return self._picked.stage
 
     async def chunks(self, samples: Samples, **body: Any) -> list[dict[str, Any]]:
         """Serve one request; the chunks of its transcript."""
@@ -72,16 +69,7 @@ class Harness:
         piece = MediumPiece("sound-1", "sound", {"rate_hz": RATE_HZ})
         coming.add(name, piece, Tensor.from_numpy(samples))
         opened = Opened(name, Request(Transcribe(**body), ["transcript"]), media=coming.take(name))
-        came: list[Chunk[ToGateway]] = []
-        serving = asyncio.create_task(self.stage.serve(opened))
-        async with asyncio.timeout(60):
-            while not (serving.done() and ((came and came[-1].last) or serving.exception())):
-                while (chunk := self._outputs.receive()) is not None:
-                    self._outputs.grant(chunk.request_id)
-                    came.append(chunk)
-                await asyncio.sleep(0.005)
-        serving.result()
-        told = [chunk for chunk in came if not isinstance(chunk.message, Marks)]
+        told = await self._picked.served(opened)
         assert [chunk.last for chunk in told] == [False] * (len(told) - 1) + [True]
         chunks = []
         for chunk in told:
@@ -124,23 +112,10 @@ async def transcriber(
     """The one stage of the graph that is picked for the folder, made by its kind."""
     folder = tmp_path_factory.mktemp("transcriber") / "tiny"
     write_tiny_asr(folder)
-    spec = load_graph(pick_graph(str(folder), 0).file, str(folder)).stages["transcriber"]
-    module, _, class_name = KINDS[spec.kind].path.partition(":")
-    connector = make_connector("shm", run_directory, {})
-    connector.create(ADDRESS)
-    outputs, far = connector.sender(ADDRESS), connector.receiver(ADDRESS, TO_GATEWAY)
-    ports = StagePorts(spec.name, str(folder), {**spec.engine, **ENGINE}, spec.options, outputs)
-    asyncio.get_running_loop().add_reader(outputs.fileno(), ports.room.flush)
-    stage = getattr(import_module(module), class_name)(ports)
-    ready = await stage.start()
-    assert ready.max_model_len == ENGINE["max_model_len"]
-    assert ready.reading.audio_rate_hz == RATE_HZ
-    yield Harness(stage, far, str(folder))
-    await stage.close()
-    asyncio.get_running_loop().remove_reader(outputs.fileno())
-    outputs.close()
-    far.close()
-    connector.destroy(ADDRESS)
+    async with picked_stage(folder, "transcriber", run_directory, ENGINE) as picked:
+        assert picked.ready.max_model_len == ENGINE["max_model_len"]
+        assert picked.ready.reading.audio_rate_hz == RATE_HZ
+        yield Harness(picked, str(folder))
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.0, 1.7, 3.9])
