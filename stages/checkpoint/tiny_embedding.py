@@ -8,9 +8,10 @@ import torch
 from transformers import Qwen3Config, Qwen3Model
 
 from omnistage.stages.checkpoint.files import write_json, write_tokenizer
+from omnistage.stages.checkpoint.tiny_text import HIDDEN_SIZE, text_settings
 from omnistage.stages.checkpoint.tokenizer import make_tokenizer
 
-SIZE = 64
+SIZE = HIDDEN_SIZE
 DIMENSIONS = [16, 32, SIZE]  # sizes to which its vectors may be cut
 GAIN = 2.5  # what attention reads still matters after layers of random weights
 MODULES = ("Transformer", "Pooling", "Normalize")
@@ -23,20 +24,15 @@ def write_tiny_embedding(folder: Path, seed: int = 0) -> None:
     tokenizer = make_tokenizer()
     write_tokenizer(folder, tokenizer, {"processor_class": None})
     config = Qwen3Config(
-        vocab_size=tokenizer.padded_size,
-        hidden_size=SIZE,
-        intermediate_size=96,
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        head_dim=32,
         max_position_embeddings=2048,
-        eos_token_id=tokenizer.id("<|im_end|>"),
-        pad_token_id=tokenizer.id("<|endoftext|>"),
         matryoshka_dimensions=DIMENSIONS,
+        **text_settings(tokenizer),
     )
     model = Qwen3Model(config).float().eval()
-    _fill_with_noise(model, seed)
+    fill_weights(model, seed)
     model.save_pretrained(folder)
     _name_the_whole_class(folder / "config.json")
     _write_modules(folder)
@@ -63,8 +59,8 @@ def _write_modules(folder: Path) -> None:
 
 
 @torch.no_grad()
-def _fill_with_noise(model: Qwen3Model, seed: int) -> None:
-    """Every weight but the norms', so that texts differ."""
+def fill_weights(model: torch.nn.Module, seed: int) -> None:
+    """Give every weight but the norms' its noise, so that texts and answers differ."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:

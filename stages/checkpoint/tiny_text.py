@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -35,18 +36,25 @@ def write_tiny_text(folder: Path, seed: int = 0) -> None:
 def text_config(tokenizer: TinyTokenizer) -> Qwen3Config:
     """Return the configuration of a text model, as small as vLLM's CPU kernels allow."""
     return Qwen3Config(
-        vocab_size=tokenizer.padded_size,
-        hidden_size=HIDDEN_SIZE,
-        intermediate_size=96,
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=32,
         max_position_embeddings=4096,
-        eos_token_id=tokenizer.id("<|im_end|>"),
-        pad_token_id=tokenizer.id("<|endoftext|>"),
         tie_word_embeddings=False,
+        **text_settings(tokenizer),
     )
+
+
+def text_settings(tokenizer: TinyTokenizer) -> dict[str, Any]:
+    """Return the settings that all tiny Qwen3 share: their widths and the tokenizer's ids."""
+    return {
+        "vocab_size": tokenizer.padded_size,
+        "hidden_size": HIDDEN_SIZE,
+        "intermediate_size": 96,
+        "head_dim": 32,
+        "eos_token_id": tokenizer.id("<|im_end|>"),
+        "pad_token_id": tokenizer.id("<|endoftext|>"),
+    }
 
 
 @torch.no_grad()
