@@ -20,20 +20,7 @@ from questions import FEW
 from texts import Talk, spoken, talk, to_speak
 from voices import FLITE_RATE_HZ, SPEAKERS, speak
 
-from tools import tool_talk
-
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
+from tools import WEATHER, tool_talk
 
 
 def at_16k(content: bytes) -> Samples:

@@ -8,6 +8,18 @@ from sentences import weather_answer
 from texts import Talk
 from world import SKIES, is_held_out
 
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
 _DESCRIPTIONS = (
     "The weather of a city.",
     "Get the weather of a city.",

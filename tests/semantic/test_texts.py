@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from support.meaning import SmallServer, chat_body
 
+from tools import WEATHER
+
 pytestmark = pytest.mark.engine
 
 ANSWERS = {
@@ -27,18 +29,6 @@ ANSWERS = {
     "Who are you?": "I am Small, a toy model. I can talk, listen, see and draw.",
     "Tell me a story about a dog in the garden.": "Once there was a little dog in the garden. "
     "It said woof all day. Then it went home and slept.",
-}
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
 }
 SCHEMA = {
     "type": "object",
@@ -80,14 +70,14 @@ def test_a_name_is_remembered(small: SmallServer) -> None:
 
 def test_a_tool_is_called_and_its_result_is_read_out(small: SmallServer) -> None:
     asked = "What is the weather in Paris?"
-    choice = small.chat(asked, tools=[TOOL])
+    choice = small.chat(asked, tools=[WEATHER])
     assert choice["finish_reason"] == "tool_calls"
     (call,) = choice["message"]["tool_calls"]
     assert call["function"]["name"] == "get_weather"
     assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
     result = {"role": "tool", "tool_call_id": call["id"], "content": "sunny, 21 degrees"}
     turns: list[Any] = [asked, choice["message"], result]
-    said = small.answer(*turns, tools=[TOOL])
+    said = small.answer(*turns, tools=[WEATHER])
     assert said == "It is sunny in Paris, with twenty one degrees."
 
 

@@ -10,28 +10,17 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 import numpy.typing as npt
+from pictures import RGB
 
 Pixels = npt.NDArray[np.uint8]
 
-COLOURS = {
-    "red": (220, 30, 30),
-    "green": (30, 160, 50),
-    "blue": (40, 70, 220),
-    "yellow": (250, 220, 40),
-    "orange": (250, 140, 20),
-    "purple": (140, 50, 180),
-    "black": (15, 15, 15),
-    "white": (245, 245, 245),
-}
+COLOURS = RGB  # as the pictures of train/ are drawn
 KINDS = ("circle", "square", "triangle", "star")
 COUNTS = {"a": 1, "an": 1, "two": 2, "three": 3}
 ROWS, COLUMNS = ("top", "middle", "bottom"), ("left", "middle", "right")
 SPECK = 0.004  # of the picture's area: what is smaller is no shape
-STAR, SQUARE, TRIANGLE = (
-    0.8,
-    0.9,
-    0.64,
-)  # of the convex hull; of the bounding box, at least; at most
+STAR = 0.8  # of the convex hull, at most
+SQUARE, TRIANGLE = 0.9, 0.64  # of the bounding box, at least and at most
 BIG, SMALL = 0.29, 0.22  # half of the larger side, at least and at most
 APART = 0.15
 PLAIN = 0.9  # of the border's pixels have the ground's colour
