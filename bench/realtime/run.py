@@ -12,7 +12,7 @@ import httpx
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from omnistage.bench.client import ServerError, api_url
+from omnistage.bench.client import api_url, connected
 from omnistage.bench.metrics import summarize
 from omnistage.bench.realtime.report import SessionsLevel, SessionsReport, TurnSample
 from omnistage.bench.realtime.session import BenchSession
@@ -49,7 +49,7 @@ async def run_sessions(
     """Run each level and report it when it is over; raises ServerError."""
     url = api_url(plan.url)
     async with httpx.AsyncClient(headers=plan.headers, timeout=CONNECT_S) as client:
-        model = plan.model or await _first_model(client, url)
+        model = plan.model or await _first_model(plan, url)
         levels = []
         for num_sessions in plan.levels:
             before = await _ahead(client, url)
@@ -111,13 +111,9 @@ async def run_level(plan: SessionsPlan, url: str, model: str, num_sessions: int)
     )
 
 
-async def _first_model(client: httpx.AsyncClient, url: str) -> str:
-    try:
-        answer = await client.get(f"{url}/models")
-        answer.raise_for_status()
-        return str(answer.json()["data"][0]["id"])
-    except (httpx.HTTPError, ValueError, LookupError) as failure:
-        raise ServerError(f"{url}/models: {type(failure).__name__}: {failure}") from None
+async def _first_model(plan: SessionsPlan, url: str) -> str:
+    async with connected(url, plan.api_key, CONNECT_S) as client:
+        return await client.first_model()
 
 
 async def _ahead(client: httpx.AsyncClient, url: str) -> dict[str, int]:
