@@ -200,7 +200,7 @@ def _no_keys() -> "Keys":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions(RunOptions):
-    """All options of a server. Several flags make those without a declaration of their own."""
+    """The options of a server; those without a declaration are made of several flags."""
 
     keys: "Keys" = field(default_factory=_no_keys)
     admin_keys: "Keys" = field(default_factory=_no_keys)

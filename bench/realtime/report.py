@@ -9,7 +9,7 @@ from omnistage.bench.metrics import Summary, summarize
 
 
 class TurnSample(BaseModel):
-    """One turn, as its client saw it; times are those since the start of the level.
+    """Times of one turn, as its client saw it, since the start of the level.
 
     `spoken_s` is when the last sample was sent. A barge-in ends the answer of this turn:
     `barge_in_s` from speech_started to response.done, and deltas that came in between.

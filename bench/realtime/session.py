@@ -1,4 +1,4 @@
-"""One session of /v1/realtime: a microphone that never stops, and the events that come."""
+"""Speaks to /v1/realtime as a microphone that never stops, and times the events that come."""
 
 import asyncio
 import base64

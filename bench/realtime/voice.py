@@ -57,7 +57,7 @@ def silence(seconds: float) -> Samples:
 
 @dataclass(frozen=True, slots=True)
 class UserTurn:
-    """One turn of a user: its audio, and whether it speaks into the answer before."""
+    """The audio of a user's turn, and whether it interrupts the answer before."""
 
     samples: Samples
     interrupts: bool = False

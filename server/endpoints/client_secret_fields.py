@@ -35,7 +35,7 @@ class BetaSession(TypedDict):
 
 
 class ExpiresAfter(RequestFields):
-    """How long a key opens sessions; those that it has opened go on."""
+    """The time for which a key opens sessions; those that it has opened go on."""
 
     anchor: Literal["created_at"] = "created_at"
     seconds: Annotated[Count, Field(ge=MIN_S, le=MAX_S)] = DEFAULT_S

@@ -18,7 +18,7 @@ USAGE = {"include_usage": True, "continuous_usage_stats": True}  # of cancelled 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
-    """One answer's settings, and the items that it answers as they are when it is made."""
+    """The settings of one answer, and the items that it answers, as they were when it was made."""
 
     settings: ResponseSettings
     model: str | None

@@ -1,4 +1,4 @@
-"""How much of a conversation the model gets: its tokens, estimated, against what stages take."""
+"""Fits a conversation into the contexts of the stages, by an estimate of its tokens."""
 
 import json
 from collections.abc import Mapping, Sequence

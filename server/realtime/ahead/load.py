@@ -1,4 +1,4 @@
-"""How busy a server may be to work ahead, and how often that was of use."""
+"""The load up to which a server works ahead, and the count of what that was worth."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
