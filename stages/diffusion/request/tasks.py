@@ -5,7 +5,7 @@ Diffusers has a class for each, over the same components; which belong together 
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,27 +78,42 @@ def makes_alpha(pipeline: Any) -> bool:
     return 4 in (config.get("out_channels"), config.get("input_channels"))
 
 
-def _other(loaded: Any, mapping: Mapping[str, Any]) -> Any:
-    """The class of a mapping that belongs to a pipeline, made over the same components."""
-    name = type(loaded).__name__
+def other_class(made: type, mapping: Mapping[str, Any], given: Collection[str]) -> Any:
+    """Return the class of a mapping that belongs to a pipeline's class, None without one.
+
+    It is made of what is `given`, a pipeline's components and configuration; None if it wants more.
+    """
+    name = made.__name__
     family = next(
-        (key for each in MAPPINGS for key, made in each.items() if made.__name__ == name), None
+        (key for each in MAPPINGS for key, one in each.items() if one.__name__ == name), None
     )
     found = mapping.get(family) if family is not None else None
-    if found is None or found is type(loaded):
-        return loaded if found is not None else None
-    given = {**loaded.config, **loaded.components}
-    wanted = inspect.signature(found.__init__).parameters
+    if found is None or found is made:
+        return found
     missing = [
         key
-        for key, parameter in wanted.items()
-        if key != "self" and key not in given and parameter.default is parameter.empty
+        for key, parameter in _wanted(found).items()
+        if key not in given and parameter.default is parameter.empty
     ]
     if missing:
         logger.info("no %s: the model has no %s", found.__name__, ", ".join(missing))
         return None
+    return found
+
+
+def _wanted(made: Any) -> dict[str, inspect.Parameter]:
+    """Returns the parameters of a pipeline class."""
+    return {k: one for k, one in inspect.signature(made.__init__).parameters.items() if k != "self"}
+
+
+def _other(loaded: Any, mapping: Mapping[str, Any]) -> Any:
+    """The class of a mapping that belongs to a pipeline, made over the same components."""
+    given = {**loaded.config, **loaded.components}
+    found = other_class(type(loaded), mapping, given)
+    if found is None or found is type(loaded):
+        return loaded if found is not None else None
     # `from_pipe` would do the same, and then cast the weights that both share.
-    made = found(**{key: given[key] for key in wanted if key in given})
+    made = found(**{key: given[key] for key in _wanted(found) if key in given})
     made.set_progress_bar_config(disable=True)
     return made
 

@@ -1,0 +1,306 @@
+"""Judges every pipeline class of the installed Diffusers by the rules of the diffusion stage.
+
+python scripts/pipelines.py [--check]
+
+Writes docs/diffusers-pipelines.md: a row for each public class that is not deprecated. Signatures
+and annotations are read, no weights. What was measured with tiny models (the last column) is kept
+from the page; `make pipelines` measures it again. With --check the page stays as it is, and the
+exit code is 1 if it is not the rules' output.
+"""
+
+import argparse
+import inspect
+import re
+import sys
+import typing
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+warnings.filterwarnings("ignore")
+import diffusers  # noqa: E402
+
+from omnistage.server.tasks.images.schema import EditRequest, ImageRequest  # noqa: E402
+from omnistage.server.tasks.videos import VideoRequest  # noqa: E402
+from omnistage.stages.diffusion.loading.components import denoises  # noqa: E402
+from omnistage.stages.diffusion.makes import PipelineSignature, call_of  # noqa: E402
+from omnistage.stages.diffusion.request.arguments import FIELDS, RATES, STEPS  # noqa: E402
+from omnistage.stages.diffusion.request.edits import pictures_for_warm_up  # noqa: E402
+from omnistage.stages.diffusion.request.previews import ON_STEP  # noqa: E402
+from omnistage.stages.diffusion.request.tasks import (  # noqa: E402
+    MAPPINGS,
+    arguments_of,
+    other_class,
+)
+from omnistage.stages.diffusion.request.videos import COUNTS  # noqa: E402
+
+PAGE = Path(__file__).parent.parent / "docs" / "diffusers-pipelines.md"
+COMMAND = "python scripts/pipelines.py"
+GIVEN = ("prompt", STEPS, "output_type", "generator", ON_STEP, *COUNTS, *RATES, *FIELDS)
+MEDIA = re.compile(r"(^|_)(image|images|video|videos|mask|audio|frames)$|conditions$")
+NO_MEDIA = re.compile(r"ip_adapter|attention|latent|num_")
+BY_SIGNATURE = "by signature"
+VERDICTS = ("served", "limited", "refused")
+HEAD = "| pipeline | makes | today | why, or what is missing | fields | verified |"
+GENERATIONS, EDITS, VIDEOS = "/v1/images/generations", "/v1/images/edits", "/v1/videos/sync"
+ENDPOINTS: Mapping[str, type[Any]] = {
+    GENERATIONS: ImageRequest,
+    EDITS: EditRequest,
+    VIDEOS: VideoRequest,
+}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One pipeline class, and what the stage's rules make of it."""
+
+    made: Any
+
+    @property
+    def name(self) -> str:
+        """Returns the class's name."""
+        name: str = self.made.__name__
+        return name
+
+    @property
+    def verdict(self) -> str:
+        """Returns `served`, `limited` or `refused`."""
+        if self.refusal:
+            return "refused"
+        return "limited" if self.limits else "served"
+
+    @property
+    def makes(self) -> str:
+        """Returns the outputs of a call, or the names of what it returns."""
+        if self._is_absent:
+            return "nothing"
+        call = self._call
+        try:
+            call.check()
+        except ValueError:
+            return ", ".join(f"`{one}`" for one in sorted(call.returns))
+        return f"{call.output} with sound" if call.has_sound else call.output
+
+    @property
+    def refusal(self) -> str:
+        """Returns why a server with this class does not start or answers nothing; or nothing."""
+        if self._obstacle or self.endpoints:
+            return self._obstacle
+        return "no endpoint brings the image that it makes a video of"
+
+    @cached_property
+    def _obstacle(self) -> str:
+        """Returns why no server with this class starts; or nothing."""
+        if self._is_absent:
+            return self._is_absent
+        try:
+            self._call.check()
+        except ValueError as error:
+            return str(error).partition(":")[0].removeprefix(f"{self.name} ")
+        known = self._known
+        is_free = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        for name in ("prompt", STEPS, "output_type"):
+            if name not in known and not (is_free and name != "prompt"):
+                return f"its call takes no `{name}`"
+        missing = [one for one in self._required if one not in self._reached]
+        if missing:
+            return f"no field for {_listed(missing)}, which its call requires"
+        if not self.denoisers:
+            return "no component's class takes a time step"
+        return ""
+
+    @cached_property
+    def limits(self) -> list[str]:
+        """Returns what does not work of a class that is served."""
+        known = self._known
+        limits = []
+        if ON_STEP not in known:
+            limits.append("no progress and no previews: it takes no callback")
+        media = [one for one in known if MEDIA.search(one) and not NO_MEDIA.search(one)]
+        unreached = [one for one in media if one not in self._reached]
+        if unreached:
+            limits.append(f"no field for {_listed(unreached)}")
+        if self._call.has_sound:
+            limits.append("its sound is dropped")
+        return limits
+
+    @cached_property
+    def endpoints(self) -> dict[str, list[str]]:
+        """Returns the endpoints that reach the class, each with its fields that are arguments."""
+        if self._obstacle:
+            return {}
+        if self._call.output == "video":
+            found = [] if "image" in self._known else [VIDEOS]
+        else:
+            found = [GENERATIONS] if self._has_task(0) else []
+            found += [EDITS] if self._has_task(1) or self._has_task(2) else []
+        return {
+            path: [one for one in FIELDS if one in self._known and _has_field(path, one)]
+            for path in found
+        }
+
+    @cached_property
+    def denoisers(self) -> list[str]:
+        """Returns the components whose classes denoise."""
+        return sorted(
+            name
+            for name, classes in component_classes(self.made).items()
+            if any(map(denoises, classes))
+        )
+
+    def _has_task(self, task: int) -> bool:
+        known = self._known
+        own = 0 if "image" not in known else 2 if "mask_image" in known else 1
+        given = inspect.signature(self.made.__init__).parameters
+        return own == task or other_class(self.made, MAPPINGS[task], given) is not None
+
+    @property
+    def _call(self) -> PipelineSignature:
+        call = call_of(self.name)
+        assert call is not None, f"{self.name} is not among Diffusers' pipelines"
+        return call
+
+    @property
+    def _known(self) -> Mapping[str, inspect.Parameter]:
+        return arguments_of(object.__new__(self.made))
+
+    @property
+    def _reached(self) -> set[str]:
+        return {*GIVEN, *pictures_for_warm_up(object.__new__(self.made))}
+
+    @property
+    def _required(self) -> list[str]:
+        free = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        return [
+            name
+            for name, one in self._known.items()
+            if one.default is one.empty and one.kind not in free
+        ]
+
+    @property
+    def _is_absent(self) -> str:
+        packages = getattr(self.made, "_backends", None)
+        if packages:
+            return f"Diffusers needs {_listed(packages)} for it, which is not installed"
+        if "modular" in self.made.__module__:
+            return "a modular pipeline: it has no `model_index.json`"
+        if "__call__" not in dir(self.made):
+            return "a base class: it has no call"
+        return ""
+
+
+def _listed(names: typing.Iterable[str]) -> str:
+    return ", ".join(f"`{one}`" for one in names)
+
+
+def _has_field(path: str, name: str) -> bool:
+    return name in ENDPOINTS[path].model_fields
+
+
+def component_classes(made: Any) -> dict[str, list[type]]:
+    """Return the components of a pipeline class with the classes of their annotations."""
+    try:
+        hints = typing.get_type_hints(made.__init__)
+    except (NameError, TypeError):  # an annotation of something that is not imported
+        hints = {}
+    namespace = {**vars(sys.modules[made.__module__]), **vars(diffusers.models)}
+    found = {}
+    for name, one in inspect.signature(made.__init__).parameters.items():
+        hint = hints.get(name, one.annotation)
+        hint = namespace.get(hint) if isinstance(hint, str) else hint
+        if name != "self":
+            found[name] = list(_classes_of(hint))
+    return found
+
+
+def _classes_of(annotation: object) -> Iterator[type]:
+    inner = [one for part in typing.get_args(annotation) for one in _classes_of(part)]
+    yield from [annotation] if isinstance(annotation, type) and not inner else inner
+
+
+def pipeline_classes() -> list[Any]:
+    """Return the public pipeline classes that are not deprecated, by name."""
+    names = sorted(name for name in dir(diffusers) if name.endswith("Pipeline"))
+    found = [getattr(diffusers, name) for name in names]
+    return [one for one in found if ".deprecated." not in one.__module__]
+
+
+def row(judged: Judgement, verified: str) -> str:
+    """Return a class's row of the table."""
+    why = judged.refusal or "; ".join(judged.limits)
+    fields = {} if judged.refusal else judged.endpoints
+    reached = "; ".join(f"{path}: {_listed(names)}" for path, names in fields.items())
+    how = "" if judged.refusal else verified
+    cells = (f"`{judged.name}`", judged.makes, judged.verdict, why, reached, how)
+    return f"| {' | '.join(cells)} |"
+
+
+def page(verified: Mapping[str, str]) -> str:
+    """Return the page; `verified`: the last column, by class."""
+    judged = [Judgement(one) for one in pipeline_classes()]
+    counts = Counter((_kind(one), one.verdict) for one in judged)
+    kinds = sorted({kind for kind, _ in counts})
+    totals = [
+        f"| {name} | {' | '.join(str(sum(counts[k, v] for k in of)) for v in VERDICTS)} |"
+        for name, of in [*((kind, [kind]) for kind in kinds), ("all", kinds)]
+    ]
+    rows = [row(one, verified.get(one.name, BY_SIGNATURE)) for one in judged]
+    return "\n".join([*_intro(len(rows)), *COUNTED, *totals, "", *TABLE, *rows, ""])
+
+
+def _kind(judged: Judgement) -> str:
+    return (
+        judged.makes if judged.makes.partition(" ")[0] in ("image", "video", "audio") else "other"
+    )
+
+
+def _intro(num: int) -> list[str]:
+    return [
+        "# Diffusers' pipelines",
+        "",
+        f"All {num} public pipeline classes of Diffusers {diffusers.__version__} that are not "
+        "deprecated, judged by the rules of the [diffusion stage](diffusion.md).",
+        f"The page is the output of `{COMMAND}`; a test compares the two.",
+        "",
+    ]
+
+
+COUNTED = ["| makes | served | limited | refused |", "|---|---|---|---|"]
+TABLE = [
+    "A class that is `served` takes each image, video and sound that its call wants. A `limited` "
+    "one answers, and the table names what is missing. For a `refused` one the server does not "
+    "start, or no request can be answered.",
+    "",
+    "The fields are those that are arguments of the class, beside `prompt`, `n`, `size` and "
+    "`seed`, which all have. `by signature` means that no rule refuses the class; a class that "
+    "`ran` was compared with its bare call, as a tiny model with random weights.",
+    "",
+    HEAD,
+    "|---|---|---|---|---|---|",
+]
+
+
+def recorded(text: str) -> dict[str, str]:
+    """Return the last column of a page, by class."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    return {cells[0].strip("`"): cells[-1] for cells in lines}
+
+
+def main() -> None:
+    """Write the page, or compare it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    old = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    new = page(recorded(old))
+    if options.check:
+        sys.exit(f"{PAGE.name} is old: run {COMMAND}" if new != old else None)
+    PAGE.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
