@@ -72,6 +72,12 @@ class InputImages:
         """Width and height of each image."""
         return [(image.shape[1], image.shape[0]) for image in self.images]
 
+    @property
+    def media(self) -> list[tuple[str, str, Pixels]]:
+        """Each medium's field, the name of its tensor, and its pixels."""
+        media = [("image", f"image{i}", image) for i, image in enumerate(self.images)]
+        return media if self.mask is None else [*media, ("mask", "mask", self.mask)]
+
 
 def image_bytes(files: list[File]) -> tuple[int, int]:
     """How much memory `read_images` takes at most, and how much of it for the result."""

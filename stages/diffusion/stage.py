@@ -30,6 +30,7 @@ from omnistage.stages.diffusion.request.arguments import (
     num_pictures,
 )
 from omnistage.stages.diffusion.request.edits import picture_arguments, pictures_for_warm_up
+from omnistage.stages.diffusion.request.media import media_of
 from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
 from omnistage.stages.diffusion.request.prompt_embeds import Upstream, blank_embeds
@@ -168,16 +169,16 @@ class DiffusionStage:
             told.nothing()
             return
         check_kind(opened.request.outputs, self._kind)
-        given = {name: tensor.numpy() for name, tensor in opened.tensors.items()}
-        images = [given[f"image{i}"] for i in range(body.get("num_images", 0))]
-        pipeline = self._tasks.choose(len(images), "mask" in given)
+        media = media_of(opened)
+        images, mask = media.get("image", []), next(iter(media.get("mask", [])), None)
+        pipeline = self._tasks.choose(len(images), mask is not None)
         if body.get("background") == "transparent" and not makes_alpha(pipeline):
             message = "This model's pictures have no alpha channel."
             raise RequestError(400, message, param="background", code="unsupported_parameter")
         body = self._default_options.completed(body, has_image=bool(images))
         prompt = await self._prompt(opened, body)
         arguments = call_arguments(pipeline, prompt, body, opened.request.seed)
-        arguments |= picture_arguments(pipeline, images, given.get("mask"), arguments)
+        arguments |= picture_arguments(pipeline, images, mask, arguments)
         previews = None
         if body.get("partial_images"):
             previews = Previews(

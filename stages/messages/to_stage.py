@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from omnistage.connectors.messages import Message, Messages
-from omnistage.stages.messages.body import AnyBody, Draw, WithFields
+from omnistage.stages.messages.body import AnyBody, Draw, GivenMedium, WithFields
 
 Parameter = int | float | bool
 MediumKind = Literal["sound", "frames", "file"]
@@ -37,6 +37,11 @@ class Request(Message, frozen=True):
     def fields(self) -> dict[str, Any]:
         """The fields of its body that its stage's library reads; none, where it has no such."""
         return self.body.fields if isinstance(self.body, WithFields) else {}
+
+    @property
+    def given_media(self) -> list[GivenMedium]:
+        """The media of its body that a pipeline takes."""
+        return self.body.media if isinstance(self.body, Draw) else []
 
     def with_body(self, body: AnyBody | None) -> "Request":
         """Returns the same request with another body, or with none."""

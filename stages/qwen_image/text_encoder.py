@@ -105,7 +105,7 @@ class TextEncoder(EngineStage):
     async def serve(self, opened: Opened) -> None:
         """Announce the request downstream, then encode all its texts."""
         request_id, body = opened.id, opened.request.fields
-        if body.get("num_images"):  # pictures would have to go on to the denoiser
+        if opened.request.given_media:  # they would have to go on to the denoiser
             message = "This graph makes pictures from words only."
             raise RequestError(400, message, param="image", code="unsupported_model")
         asked = {field: as_list(body[field]) for field in TEXTS if body.get(field) is not None}

@@ -13,7 +13,7 @@ from omnistage.server.media.images import Encoding, InputImages
 from omnistage.server.runtime.request import GraphRequest
 from omnistage.server.tasks.chat.schema import Loras
 from omnistage.stage_configs.sampling import Count, Flag, Number, Seed
-from omnistage.stages.messages.body import Draw
+from omnistage.stages.messages.body import Draw, GivenMedium
 from omnistage.stages.messages.to_stage import Request
 
 IMAGE_ONLY = ("image",)  # the outputs of such a request
@@ -102,15 +102,13 @@ class ImageRequest(RequestFields):
         self.check()
         width, height = self._size()
         sent = {name: getattr(self, name) for name in SENT_ON if name in type(self).model_fields}
-        tensors = {f"image{i}": Tensor.from_numpy(image) for i, image in enumerate(given.images)}
-        if given.mask is not None:
-            tensors["mask"] = Tensor.from_numpy(given.mask)
+        media = [GivenMedium(field, tensor) for field, tensor, _ in given.media]
+        tensors = {tensor: Tensor.from_numpy(pixels) for _, tensor, pixels in given.media}
         size = None if self.size == "auto" else self.size
         body = {"n": self.n or 1, "size": size, "width": width, "height": height}
-        body["num_images"] = len(given.images)
         return GraphRequest(
             id=f"img-{uuid4().hex}",
-            message=Request(Draw({**sent, **body}), list(IMAGE_ONLY), seed=self.seed),
+            message=Request(Draw({**sent, **body}, media), list(IMAGE_ONLY), seed=self.seed),
             tensors=tensors,
         )
 

@@ -15,6 +15,7 @@ from omnistage.stages.messages.body import (
     Detokenize,
     Draw,
     Embed,
+    GivenMedium,
     GivenText,
     Prompt,
     Tokenize,
@@ -47,6 +48,7 @@ BODIES: list[AnyBody] = [
     Embed(["a", [1, 2]], 4),
     Embed([[1]]),
     Draw({"prompt": "a cat", "size": None}),
+    Draw({}, [GivenMedium("image", "image0"), GivenMedium("video", "video0", 16.0)]),
 ]
 SAID: list[tuple[Messages[Any], Message]] = [
     (to_stage.TO_STAGE, REQUEST),

@@ -1,0 +1,17 @@
+"""The media that a request brings along, by what they are for."""
+
+from typing import Any
+
+import numpy.typing as npt
+
+from omnistage.stages.worker.stage import Opened
+
+Media = dict[str, list[npt.NDArray[Any]]]
+
+
+def media_of(opened: Opened) -> Media:
+    """Return a request's media by field, in the order in which they came."""
+    media: Media = {}
+    for one in opened.request.given_media:
+        media.setdefault(one.field, []).append(opened.tensors[one.tensor].numpy())
+    return media
