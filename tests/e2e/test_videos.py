@@ -14,7 +14,7 @@ import torch
 from support.image_requests import bare_pipeline, picture_server
 from support.server import TinyServer
 
-from omnistage.server.endpoints.videos import encode
+from omnistage.server.media.mp4 import encode
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.outputs import to_uint8
