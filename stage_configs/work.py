@@ -29,7 +29,9 @@ class WorkBound:
 
     None: any. `reason` says where the first comes from. The rest is what a request gets that does
     not say it, if the stage knows; `keeps_size`: what is made from a picture has its size.
-    `side_multiple`: widths and heights are multiples of it.
+    `side_multiple`: widths and heights are multiples of it. `num_frames`: None where the stage does
+    not know how many it makes by default. `fps`: of the video, in frames per second, 0 if its
+    pipeline knows none; `frame_step`: numbers of frames are k times it, and one.
     """
 
     max_megapixels: float | None = None
@@ -37,10 +39,19 @@ class WorkBound:
     reason: str = ""
     width: int | None = None
     height: int | None = None
-    num_frames: int = 1
+    num_frames: int | None = 1
     steps: int | None = None
     keeps_size: bool = False
     side_multiple: int = 1
+    fps: float = 0
+    frame_step: int = 1
+
+    def frames_of(self, seconds: float, fps: float) -> int:
+        """Returns the nearest number of frames that is made of so many seconds; at least 1."""
+        step = self.frame_step
+        if step == 1:
+            return max(1, round(seconds * fps))
+        return max(0, round((seconds * fps - 1) / step)) * step + 1
 
     def refusal(
         self, body: Mapping[str, Any], picture: tuple[int, int] | None = None
@@ -51,6 +62,8 @@ class WorkBound:
         """
         if (wrong := self._wrong_size(body)) is not None:
             return wrong
+        if (unknown := self._unknown_frames(body)) is not None:
+            return unknown
         asked = _Asked.of(body, picture, self)
         if asked is None:
             return None
@@ -66,6 +79,14 @@ class WorkBound:
             allowed = f"at most {_said(limit)} (max_megapixel_steps)"
             return Refusal("num_inference_steps", f"{what}; this server makes {allowed}.")
         return None
+
+    def _unknown_frames(self, body: Mapping[str, Any]) -> Refusal | None:
+        """Returns the refusal of a video whose length nobody knows, where that has a bound."""
+        is_bound = (self.max_megapixels, self.max_megapixel_steps) != (None, None)
+        if not is_bound or self.num_frames is not None or body.get("num_frames"):
+            return None
+        message = "is needed: this model does not say how many frames it makes without it."
+        return Refusal("num_frames", message, False)
 
     def _wrong_size(self, body: Mapping[str, Any]) -> Refusal | None:
         step = self.side_multiple
@@ -106,7 +127,7 @@ class _Asked:
         if width is None or height is None:
             return None
         num_prompts = 1 if isinstance(body["prompt"], str) else len(body["prompt"])
-        frames = body.get("num_frames") or bound.num_frames
+        frames = body.get("num_frames") or bound.num_frames or 1
         num_pictures = (body.get("n") or 1) * num_prompts
         return cls(width, height, frames, num_pictures, _steps(body, bound), param)
 

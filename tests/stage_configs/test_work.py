@@ -95,3 +95,34 @@ def test_a_size_that_is_not_made_is_refused_with_the_next(
 def test_a_size_that_is_made_is_not_refused(body: dict[str, Any]) -> None:
     assert SIDES.refusal({"prompt": "a", **body}) is None
     assert SIDES.refusal({"prompt": "a", **body}, (100, 65)) is None  # an image's own is rounded
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds", "fps", "frames"),
+    [
+        (1, 4, 16, 64),
+        (1, 0.01, 16, 1),
+        (4, 4, 16, 65),
+        (4, 5, 16, 81),
+        (4, 0.1, 16, 1),
+        (8, 4, 24, 97),
+        (8, 5, 24, 121),
+    ],
+)
+def test_seconds_are_the_nearest_number_of_frames_that_is_made(
+    step: int, seconds: float, fps: float, frames: int
+) -> None:
+    assert WorkBound(frame_step=step).frames_of(seconds, fps) == frames
+
+
+def test_a_video_of_unknown_length_is_not_one_frame() -> None:
+    body = {"prompt": "a", "num_frames": None, "width": 1000, "height": 1000}
+    bound = WorkBound(2.0, reason="because", num_frames=None)
+    refusal = bound.refusal(body)
+    assert refusal is not None
+    assert (refusal.param, refusal.is_too_much) == ("num_frames", False)
+    assert bound.refusal({**body, "num_frames": 2}) is None
+    assert WorkBound(num_frames=None).refusal(body) is None
+    counted = WorkBound(2.0, reason="because", num_frames=121).refusal(body)
+    assert counted is not None
+    assert "121 frames of 1000x1000 are 121 megapixels" in counted.message

@@ -10,7 +10,8 @@ from omnistage.stage_configs.graph import Deadlines
 from omnistage.stage_configs.work import MEGA, WorkBound
 from omnistage.stages.diffusion.engine.speed import Speed
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
-from omnistage.stages.diffusion.request.arguments import STEPS
+from omnistage.stages.diffusion.request.arguments import STEPS, frame_rate
+from omnistage.stages.diffusion.request.frames import default_frames, frame_step
 from omnistage.stages.diffusion.request.previews import ON_STEP
 from omnistage.stages.diffusion.request.sides import side_multiple
 from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of
@@ -45,7 +46,7 @@ class BoundOptions(EngineOptions):
             tells_steps = ON_STEP in known
             megapixels, reason = _within(speed, deadlines, tells_steps)
             logger.info("a request may have %.3g megapixels at once (%s)", megapixels, reason)
-        frames = _default(known, "num_frames") if output_kind(known) == "video" else 1
+        is_video = output_kind(known) == "video"
         width, height = (_default_side(pipeline, known, name) for name in ("width", "height"))
         edits = tasks.image or tasks.mask
         return WorkBound(
@@ -54,10 +55,12 @@ class BoundOptions(EngineOptions):
             reason if megapixels is not None else "",
             width,
             height,
-            frames or 1,
+            default_frames(pipeline) if is_video else 1,
             _default(known, STEPS),
             edits is not None and "strength" in arguments_of(edits),
             side_multiple(pipeline),
+            frame_rate(pipeline, {}),
+            frame_step(pipeline),
         )
 
 

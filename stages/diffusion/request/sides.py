@@ -17,14 +17,14 @@ METHODS = ("check_inputs", "__call__")
 
 def side_multiple(pipeline: object) -> int:
     """Return the number whose multiples are the sides that a pipeline makes; 1 if it names none."""
-    found = [_value(one, function, pipeline) for one, function in _divisors(type(pipeline))]
+    found = [value_of(one, function, pipeline) for one, function in _divisors(type(pipeline))]
     return math.lcm(*(one for one in found if type(one) is int and one > 0))
 
 
 def _divisors(made: type) -> Iterator[tuple[ast.expr, ast.FunctionDef]]:
     """Yield what sides are divided by, each with the method that does it."""
     for method in METHODS:
-        function = _function(getattr(made, method, None))
+        function = function_of(getattr(made, method, None))
         if function is None:
             continue
         for node in ast.walk(function):
@@ -41,7 +41,8 @@ def _divisors(made: type) -> Iterator[tuple[ast.expr, ast.FunctionDef]]:
                     yield divisor, function
 
 
-def _function(method: Any) -> ast.FunctionDef | None:
+def function_of(method: Any) -> ast.FunctionDef | None:
+    """Return the code of a method; None where there is none to read."""
     try:
         (part,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
     except (OSError, TypeError, SyntaxError, ValueError):
@@ -49,11 +50,11 @@ def _function(method: Any) -> ast.FunctionDef | None:
     return part if isinstance(part, ast.FunctionDef) else None
 
 
-def _value(node: ast.expr, function: ast.FunctionDef, pipeline: Any) -> Any:
+def value_of(node: ast.expr, function: ast.FunctionDef, pipeline: Any) -> Any:
     """Return what an expression of a pipeline's method is; None for all but simple ones."""
 
-    def value_of(part: ast.expr) -> Any:
-        return _value(part, function, pipeline)
+    def value_in(part: ast.expr) -> Any:
+        return value_of(part, function, pipeline)
 
     match node:
         case ast.Constant(value=value):
@@ -62,20 +63,20 @@ def _value(node: ast.expr, function: ast.FunctionDef, pipeline: Any) -> Any:
             return pipeline
         case ast.Name(id=name):
             assigned = _assigned(name, function)
-            return None if assigned is None else value_of(assigned)
+            return None if assigned is None else value_in(assigned)
         case ast.Attribute(value=owner, attr=name):
-            return getattr(value_of(owner), name, None)
+            return getattr(value_in(owner), name, None)
         case ast.Subscript(value=owner, slice=ast.Constant(value=int(index))):
-            found = value_of(owner)
+            found = value_in(owner)
             is_long = isinstance(found, list | tuple) and index < len(found)
             return found[index] if is_long else None
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            factors = (value_of(left), value_of(right))
+            factors = (value_in(left), value_in(right))
             return math.prod(factors) if all(type(one) is int for one in factors) else None
         case ast.IfExp(body=body, orelse=orelse):  # such as of one transformer or of another
-            return next((one for one in map(value_of, (body, orelse)) if one is not None), None)
+            return next((one for one in map(value_in, (body, orelse)) if one is not None), None)
         case ast.Call(func=ast.Name(id="int"), args=[argument]):
-            return value_of(argument)
+            return value_in(argument)
     return None
 
 

@@ -61,6 +61,7 @@ def test_a_bound_knows_what_requests_get_that_say_nothing(tasks: Tasks) -> None:
     wan = Tasks.find(quiet(make_tiny("wan")))
     bound = BoundOptions().bound(wan, None, DEADLINES)
     assert (bound.width, bound.height, bound.num_frames) == (832, 480, 81)
+    assert (bound.fps, bound.frame_step) == (0, 4)
 
 
 def test_the_documented_bounds_are_options() -> None:

@@ -1,0 +1,59 @@
+"""The number of frames that a pipeline makes: its default, and the numbers that it rounds to.
+
+Video VAEs keep one latent for `step` frames and one more for the first, so most pipelines make k
+times that step and one frame. The step has a few names among their attributes. A default that is
+None is replaced in the pipeline's call, by a number in its code.
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from omnistage.stages.diffusion.request.sides import function_of, value_of
+from omnistage.stages.diffusion.request.tasks import arguments_of
+
+ARGUMENT = "num_frames"
+STEPS = ("vae_scale_factor_temporal", "vae_temporal_compression_ratio")
+
+
+def default_frames(pipeline: Any) -> int | None:
+    """Return how many frames are made unless a call asks for others; None if that is unknown."""
+    known = arguments_of(pipeline)
+    if ARGUMENT not in known:
+        return None
+    default = known[ARGUMENT].default
+    if default is not None:
+        return default if type(default) is int else None
+    function = function_of(type(pipeline).__call__)
+    found = [] if function is None else [value_of(one, function, pipeline) for one in _in(function)]
+    return next((one for one in found if type(one) is int and one > 0), None)
+
+
+def frame_step(pipeline: Any) -> int:
+    """Return the step of the numbers of frames, each k steps and one frame; 1 for any number."""
+    found = (getattr(pipeline, name, None) for name in STEPS)
+    return next((one for one in found if type(one) is int and one > 0), 1)
+
+
+def _in(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    """Yield what a call takes where it was given no number of frames."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.If) and _is_missing(node.test):
+            for one in node.body:
+                match one:
+                    case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == ARGUMENT:
+                        yield value
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.IfExp(body=ast.Name(id=given), orelse=value),
+            ) if name == given == ARGUMENT:
+                yield value
+
+
+def _is_missing(test: ast.expr) -> bool:
+    """Return whether a condition has `num_frames is None` in it."""
+    return any(
+        isinstance(node, ast.Compare) and ast.unparse(node) == f"{ARGUMENT} is None"
+        for node in ast.walk(test)
+    )
