@@ -25,7 +25,7 @@ warnings.filterwarnings("ignore")
 import diffusers  # noqa: E402
 
 from omnistage.server.tasks.images.schema import EditRequest, ImageRequest  # noqa: E402
-from omnistage.server.tasks.videos import VideoRequest  # noqa: E402
+from omnistage.server.tasks.videos.schema import VideoRequest  # noqa: E402
 from omnistage.stages.diffusion.loading.components import denoises  # noqa: E402
 from omnistage.stages.diffusion.makes import PipelineSignature, call_of  # noqa: E402
 from omnistage.stages.diffusion.request.arguments import FIELDS, RATES, STEPS  # noqa: E402

@@ -119,7 +119,7 @@ class _Asked:
         """None where the size cannot be known."""
         width, height = body.get("width"), body.get("height")
         is_video = "num_frames" in body
-        param = "width" if is_video else "size"
+        param = "size" if body.get("size") or not is_video else "width"
         if width is None and height is None and picture is not None and bound.keeps_size:
             param = "image"
             width, height = fitting_size(*picture)

@@ -62,7 +62,7 @@ ROOMS: Table = {
 # The doors read the options, which are above what they are options of.
 OPTIONS_READ_BY = ("realtime", "endpoints", "offline")
 # The rooms of the tasks; the tasks beside them put them together.
-TASKS: Table = {"chat": (), "images": ("chat",), "speech": ()}
+TASKS: Table = {"chat": (), "images": ("chat",), "speech": (), "videos": ("chat", "images")}
 # The rooms of the diffusion stage; `stage` puts them together.
 DIFFUSION: Table = {
     "profiles": (),
@@ -112,7 +112,7 @@ BESIDE: Table = {
             "spoken_chat",
             "completion",
             "image_chat",
-            "videos",
+            "video_task",
         ),
         *("transcription", "transcription_fields", "transcript", "speech_fields", "utterance"),
         *("embeddings", "tokens", "token_fields", "voice_fields", "commands", "command_fields"),

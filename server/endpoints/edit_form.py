@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from fastapi import Request
 from fastapi.openapi.constants import REF_TEMPLATE
 from starlette.datastructures import UploadFile
@@ -14,7 +13,7 @@ from omnistage.server.common.errors import ApiError, invalid, unsupported
 from omnistage.server.common.fields import parse
 from omnistage.server.common.json_text import check_values
 from omnistage.server.http.caller import beside_loop
-from omnistage.server.http.form_body import NO_FILE, given_items, opened_form
+from omnistage.server.http.form_body import NO_FILE, given_items, opened_form, typed
 from omnistage.server.http.json_body import JsonRequest
 from omnistage.server.http.openapi import named_examples
 from omnistage.server.media.image_load import Source
@@ -89,12 +88,7 @@ def _value(name: str, text: str) -> Any:
     """A form has words only: those of other fields are what JSON says."""
     if name in WORDS or name not in EditRequest.model_fields:
         return text
-    if text in ("True", "False"):  # as Python writes them
-        return text == "True"
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return text
+    return typed(text)
 
 
 def _read_json(body: dict[str, Any]) -> EditForm:

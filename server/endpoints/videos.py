@@ -9,20 +9,19 @@ from fastapi import Request as HttpRequest
 from omnistage.server.common.fields import warning_headers
 from omnistage.server.endpoints.examples import video_examples
 from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.video_form import read_video_form, video_body
 from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.json_body import JsonRoute
-from omnistage.server.http.openapi import described, json_examples
+from omnistage.server.http.openapi import described
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.media.mp4 import MEDIA_TYPE, encode
-from omnistage.server.tasks.videos import RunningVideo, VideoRequest, run_video
-
-DEFAULT_FPS = 16
+from omnistage.server.tasks.video_task import RunningVideo, run_video
+from omnistage.server.tasks.videos.schema import VideoRequest
 
 
 def routes(gateway: Gateway) -> APIRouter:
     """POST /v1/videos/sync."""
-    router = APIRouter(route_class=JsonRoute)
-    body = json_examples(video_examples(gateway.runtime.graph))
+    router = APIRouter()
+    body = video_body(VideoRequest, video_examples(gateway.runtime.graph))
     about = described("Create a video", also=(MEDIA_TYPE,), body=body)
     router.post("/v1/videos/sync", **about)(Videos(gateway).create)
     return router
@@ -34,14 +33,14 @@ class Videos:
 
     gateway: Gateway
 
-    async def create(self, asked: VideoRequest, http: HttpRequest) -> Response:
+    async def create(self, http: HttpRequest) -> Response:
         """Answer with an mp4 once all of its frames are made."""
-        running = await run_video(self.gateway, asked, HttpCaller(http))
-        headers = warning_headers(asked.unknown)
-        making = self._make(running, asked.fps)
+        form = await read_video_form(http, VideoRequest)
+        running = await run_video(self.gateway, form.asked, HttpCaller(http), form.media)
+        headers = warning_headers(form.asked.unknown)
+        making = self._make(running)
         return await whole_answer(http, running.request.id, making, headers, MEDIA_TYPE)
 
-    async def _make(self, running: RunningVideo, fps: int | None) -> bytes:
-        frames = await running.frames()
-        rate = fps or frames[0].fps or DEFAULT_FPS
-        return await asyncio.to_thread(encode, frames, rate)
+    async def _make(self, running: RunningVideo) -> bytes:
+        made = await running.made()
+        return await asyncio.to_thread(encode, made.frames, made.fps)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from email.message import Message
 from typing import Any
 
+import msgspec
 from fastapi import Request
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
@@ -56,6 +57,19 @@ def given_items(form: FormData) -> Iterator[tuple[str, str | UploadFile]]:
     for name, value in form.multi_items():
         if (value.filename or value.size) if isinstance(value, UploadFile) else value:
             yield name, value
+
+
+def typed(text: str) -> Any:
+    """Read a field of a form that is no text as JSON has it, or Python's True and False.
+
+    The text itself comes back, if it is neither: whoever checks the field says what is wrong.
+    """
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return text
 
 
 async def _fields(form: FormData, files: Collection[str]) -> Fields:

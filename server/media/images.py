@@ -103,7 +103,7 @@ def read_images(images: list[File], mask: File | None = None) -> InputImages:
         image = _opened(file, left)
         left -= image.width * image.height
         read.append(np.asarray(rgb_of(image)))
-    return InputImages(tuple(read), None if mask is None else _mask(mask, read[0]))
+    return InputImages(tuple(read), None if mask is None else read_mask(mask, read[0]))
 
 
 def _opened(file: File, max_pixels: int) -> Image.Image:
@@ -140,7 +140,8 @@ def as_plain_png(file: File) -> bytes:
     return buffer.getvalue()
 
 
-def _mask(file: File, image: Pixels) -> Pixels:
+def read_mask(file: File, image: Pixels) -> Pixels:
+    """Decode the mask of an image, 255 where that is to be repainted; raises ApiError."""
     mask = _opened(file, MAX_INPUT_PIXELS)
     height, width, _ = image.shape
     if mask.size != (width, height):

@@ -126,6 +126,7 @@ class FakeGraph:
             "code2wav": FakeCode2Wav,
             "dit": FakeDit,
             "camera": FakeCamera,
+            "studio": FakeStudio,
         }
         kind = kinds.get(stage_of(name), FakeStage)
         self.stages[name] = kind(name, self._connector, self)
@@ -640,13 +641,37 @@ class FakeCamera(FakeStage):
 
     async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
         body = request.fields
-        if body["prompt"] == "refuse":
+        script = body["prompt"]
+        if script == "refuse":
             yield self.failure(400, "makes no video")
             return
-        yield Step("video", 1), {}, False
-        shape = (body["height"], body["width"], 3)
-        for index in range(body["num_frames"]):
-            pixels = Tensor.from_numpy(np.full(shape, 40 * index, np.uint8))
-            last = index == body["num_frames"] - 1
-            fps = 25.0 if body["prompt"] == "at 25" else 0
+        for step in range(1, STEPS + 1):
+            yield Step("video", step, STEPS), {}, False
+            if script == "hang" and step == STEPS // 2:
+                await asyncio.Event().wait()
+            if script == "fail later":
+                yield self.failure(500, "broken")
+                return
+        shape = (body["height"] or 48, body["width"] or 64, 3)
+        num_frames = body["num_frames"] or self.work.num_frames or 5
+        for index in range(num_frames):
+            pixels = Tensor.from_numpy(np.full(shape, 40 * index % 256, np.uint8))
+            fps = 25.0 if script == "at 25" else self.work.fps
+            last = index == num_frames - 1
             yield ImagePixels("video", index, fps=fps), {"pixels": pixels}, last
+
+
+class FakeStudio(FakeCamera):
+    """One that is told a rate, makes 4k + 1 frames, and has a default of everything."""
+
+    work = WorkBound(
+        max_megapixels=30.0,
+        reason="its studio",
+        width=64,
+        height=48,
+        num_frames=9,
+        steps=STEPS,
+        side_multiple=16,
+        fps=8.0,
+        frame_step=4,
+    )

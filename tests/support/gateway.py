@@ -48,6 +48,12 @@ IMAGES = {
     "edges": [],
     "outputs": {"image": "dit"},
 }
+STUDIO = {
+    "model": MODEL,
+    "stages": {"studio": {"kind": "diffusers"}},
+    "edges": [],
+    "outputs": {"image": "studio", "video": "studio"},
+}
 MIXED = {
     "model": MODEL,
     "stages": {

@@ -134,17 +134,24 @@ class ImageRequest(RequestFields):
             raise invalid("stream_progress", "is only allowed when stream is true")
 
     def _size(self) -> tuple[int | None, int | None]:
-        if self.size in (None, "auto"):
-            return self.width, self.height
-        if self.width is not None or self.height is not None:
-            raise invalid("size", "says the same as width and height: give one of them")
-        found = SIZE.match(self.size or "")
-        if found is None:
-            raise invalid("size", 'must be "auto" or WIDTHxHEIGHT, such as 1024x1024')
-        width, height = int(found[1]), int(found[2])
-        if not all(MIN_SIDE <= side <= MAX_SIDE for side in (width, height)):
-            raise invalid("size", f"must have sides of {MIN_SIDE} to {MAX_SIDE}")
+        return sides_of(self.size, self.width, self.height)
+
+
+def sides_of(
+    size: str | None, width: int | None, height: int | None
+) -> tuple[int | None, int | None]:
+    """Returns the width and height that a request asks for; ApiError if it says them twice."""
+    if size in (None, "auto"):
         return width, height
+    if width is not None or height is not None:
+        raise invalid("size", "says the same as width and height: give one of them")
+    found = SIZE.match(size or "")
+    if found is None:
+        raise invalid("size", 'must be "auto" or WIDTHxHEIGHT, such as 1024x1024')
+    sides = int(found[1]), int(found[2])
+    if not all(MIN_SIDE <= side <= MAX_SIDE for side in sides):
+        raise invalid("size", f"must have sides of {MIN_SIDE} to {MAX_SIDE}")
+    return sides
 
 
 class EditRequest(ImageRequest):

@@ -13,5 +13,12 @@ def media_of(opened: Opened) -> Media:
     """Return a request's media by field, in the order in which they came."""
     media: Media = {}
     for one in opened.request.given_media:
-        media.setdefault(one.field, []).append(opened.tensors[one.tensor].numpy())
+        media.setdefault(one.field, []).append(_array(opened, one.tensor))
     return media
+
+
+def _array(opened: Opened, name: str) -> npt.NDArray[Any]:
+    """Return a medium that came with the request, or before it in pieces."""
+    if name in opened.tensors:
+        return opened.tensors[name].numpy()
+    return next(one.data() for (called, _), one in opened.media.items() if called == name)

@@ -27,6 +27,7 @@ NOT_ENDPOINTS = {
     "present",
     "socket_answers",
     "speech_stream_fields",
+    "video_form",
 }
 ENDPOINTS = sorted({path.stem for path in FOLDER.glob("*.py")} - NOT_ENDPOINTS)
 IDS = ("call_id", "image_id", "response_id", "voice_id")
