@@ -192,23 +192,27 @@ class DiffusionStage:
 
         times = self._metrics.begin()
 
-        def on_step(running: Any, step: int, time: Any, tensors: Any) -> Any:
+        def report(step: int, num_steps: int) -> None:
             times.step()
-            loop.call_soon_threadsafe(told.step, step + 1, num_steps(running))
+            loop.call_soon_threadsafe(told.step, step, num_steps)
+
+        def on_step(running: Any, step: int, time: Any, tensors: Any) -> Any:
+            report(step + 1, num_steps(running))
             if previews is not None:
                 made = previews.after_step(running, step, tensors["latents"])
                 for picture in to_uint8(made.images)[:1] if made is not None else ():
                     loop.call_soon_threadsafe(told.preview, picture)
             return tensors
 
-        if ON_STEP in arguments_of(pipeline):
+        reports = ON_STEP in arguments_of(pipeline)
+        if reports:
             arguments = {**arguments, ON_STEP: on_step}
 
         def on_wait() -> None:
             if told.is_quiet:
                 loop.call_soon_threadsafe(told.wait)
 
-        job = self._control.submit(body, pipeline, **arguments)
+        job = self._control.submit(body, pipeline, None if reports else report, **arguments)
         job.on_wait = on_wait
         try:
             result = await awaited(job.result)

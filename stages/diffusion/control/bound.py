@@ -12,7 +12,6 @@ from omnistage.stages.diffusion.engine.speed import Speed
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.request.arguments import STEPS, frame_rate
 from omnistage.stages.diffusion.request.frames import default_frames, frame_step
-from omnistage.stages.diffusion.request.previews import ON_STEP
 from omnistage.stages.diffusion.request.sides import side_multiple
 from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of
 from omnistage.stages.diffusion.request.videos import output_kind
@@ -43,8 +42,7 @@ class BoundOptions(EngineOptions):
         known = arguments_of(pipeline)
         megapixels, reason = self.max_megapixels, "max_megapixels"
         if megapixels is None and speed is not None:
-            tells_steps = ON_STEP in known
-            megapixels, reason = _within(speed, deadlines, tells_steps)
+            megapixels, reason = _within(speed, deadlines)
             logger.info("a request may have %.3g megapixels at once (%s)", megapixels, reason)
         is_video = output_kind(known) == "video"
         width, height = (_default_side(pipeline, known, name) for name in ("width", "height"))
@@ -64,11 +62,10 @@ class BoundOptions(EngineOptions):
         )
 
 
-def _within(speed: Speed, deadlines: Deadlines, tells_steps: bool) -> tuple[float, str]:
+def _within(speed: Speed, deadlines: Deadlines) -> tuple[float, str]:
     """Megapixels that are not surely late, and why."""
     first_s, next_s = deadlines.first_chunk_s, deadlines.next_chunk_s
-    step_s, decode_s = max(first_s, next_s), next_s if tells_steps else first_s
-    pixels = speed.max_pixels(MARGIN * step_s, MARGIN * decode_s)
+    pixels = speed.max_pixels(MARGIN * max(first_s, next_s), MARGIN * next_s)
     took = f"{speed.longest_s:.2g} s for {speed.pixels / MEGA:.2g} in the warm-up"
     reason = f"its deadlines are {first_s:g} and {next_s:g} s; it took {took}"
     return max(pixels, speed.pixels) / MEGA, reason

@@ -12,6 +12,7 @@ from omnistage.stages.diffusion.control.embedding_cache import EmbeddingCache
 from omnistage.stages.diffusion.control.step_cache import StepCache
 from omnistage.stages.diffusion.engine.job import Job
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
+from omnistage.stages.diffusion.engine.step_count import Report
 from omnistage.stages.diffusion.engine.switchboard import current_setting
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.loading.loading import LoadedPipeline
@@ -104,10 +105,17 @@ class Control:
 
     # Requests
 
-    def submit(self, body: Mapping[str, Any], pipeline: Any = None, /, **arguments: Any) -> Job:
+    def submit(
+        self,
+        body: Mapping[str, Any],
+        pipeline: Any = None,
+        on_step: Report | None = None,
+        /,
+        **arguments: Any,
+    ) -> Job:
         """Submits to the engine, with the LoRAs and the step cache that the body names.
 
-        Raises RequestError for what is not there.
+        `on_step`: as the engine's. Raises RequestError for what is not there.
         """
         if body.get("step_cache") and not self._step_caches:
             message = "this stage has no step cache"
@@ -115,7 +123,7 @@ class Control:
         scales = self._adapters.use(body.get("lora") or ())
         has_step_cache = bool(self._step_caches) and body.get("step_cache") is not False
         setting = Setting(scales, has_step_cache, self._switch)
-        job = self._engine.submit(pipeline, setting, **arguments)
+        job = self._engine.submit(pipeline, setting, on_step, **arguments)
         job.result.add_done_callback(lambda _: self._adapters.give_back(scales))
         return job
 

@@ -6,17 +6,24 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from diffusers import DiffusionPipeline, SchedulerMixin
 from greenlet import getcurrent
 
 from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.diffusion.engine.foresight import Foresight
 from omnistage.stages.diffusion.engine.hidden_state import HiddenState
 from omnistage.stages.diffusion.engine.side_lane import Errand
+from omnistage.stages.diffusion.engine.step_count import StepCount
 from omnistage.stages.diffusion.engine.switchboard import RequestGreenlet
 from omnistage.stages.diffusion.merging.calls import Arguments, Call
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.merging.stopping import Cancellation, Cancelled, Stopped, stoppable
-from omnistage.stages.diffusion.merging.targets import CallOutcome, Target, without_frames
+from omnistage.stages.diffusion.merging.targets import (
+    CallOutcome,
+    Denoiser,
+    Target,
+    without_frames,
+)
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 
 
@@ -29,6 +36,7 @@ class Job:
     arguments: Mapping[str, object]
     setting: Setting = DEFAULT
     direct: Sequence[str] = ()  # parts of the pipeline that it calls without the engine
+    steps: StepCount | None = None  # if its pipeline reports none
     result: "Future[Any]" = field(default_factory=Future)
     call: Call | None = None  # what it waits for
     errand: Errand | None = None  # if that is in a side lane
@@ -74,6 +82,8 @@ class Job:
 
     def resume(self, outcome: CallOutcome) -> None:
         """Run to the next call that waits, with this one's result or error."""
+        if self.steps is not None and isinstance(self.waiting.target, Denoiser):
+            self.steps.called()
         self._enter(outcome)
 
     def end(self) -> None:
@@ -99,9 +109,7 @@ class Job:
             self._run, self._state, self.call = None, None, None
 
     def _call_pipeline(self, pipeline: Any) -> None:
-        own = copy.copy(pipeline)
-        if getattr(own, "scheduler", None) is not None:
-            own.scheduler = copy.deepcopy(own.scheduler)
+        own = _own(pipeline, self.steps, {})
         try:
             self.result.set_result(own(**self.arguments))
             return
@@ -112,6 +120,24 @@ class Job:
         if is_out_of_memory(failure):
             release_cached()
         self.result.set_exception(failure)
+
+
+def _own(pipeline: Any, steps: StepCount | None, memo: dict[int, Any]) -> Any:
+    """A pipeline over the same modules with schedulers of its own, counted if they are to be.
+
+    So are those of pipelines that it is made of. `memo`: copies so far; one scheduler may have
+    several names.
+    """
+    own = copy.copy(pipeline)
+    for name, part in vars(own).items():
+        if isinstance(part, DiffusionPipeline):
+            vars(own)[name] = _own(part, steps, memo)
+        elif isinstance(part, SchedulerMixin) or (name == "scheduler" and part is not None):
+            is_new = id(part) not in memo
+            vars(own)[name] = made = copy.deepcopy(part, memo)
+            if is_new and steps is not None:
+                steps.watch(made)
+    return own
 
 
 def wait_for_turn(target: Target, args: Any, kwargs: Arguments) -> Any:

@@ -28,6 +28,7 @@ from omnistage.stages.diffusion.engine.job import Job, wait_for_turn
 from omnistage.stages.diffusion.engine.order import Order
 from omnistage.stages.diffusion.engine.side_lane import MAX_ROWS, Errand, SideLanes, lend
 from omnistage.stages.diffusion.engine.speed import Speed, Stopwatch, Trials
+from omnistage.stages.diffusion.engine.step_count import Report, StepCount
 from omnistage.stages.diffusion.engine.switchboard import Switchboard, find_denoisers, side_targets
 from omnistage.stages.diffusion.loading.components import modules_in
 from omnistage.stages.diffusion.merging.calls import Call
@@ -114,12 +115,21 @@ class StepBatcher:
         return Counter() if self._lanes is None else self._lanes.batch_sizes
 
     def submit(
-        self, pipeline: Any = None, setting: Setting = DEFAULT, /, **arguments: object
+        self,
+        pipeline: Any = None,
+        setting: Setting = DEFAULT,
+        on_step: Report | None = None,
+        /,
+        **arguments: object,
     ) -> Job:
-        """Run the pipeline, or another over the same modules, with these arguments."""
+        """Run the pipeline, or another over the same modules, with these arguments.
+
+        `on_step`: gets its steps in the engine's thread, for pipelines that report none.
+        """
         pipeline = pipeline or self._pipeline
         direct = list(pipeline.components) if self._lanes is None else []
-        job = Job(next(self._numbers), pipeline, arguments, setting, direct)
+        steps = None if on_step is None else StepCount(on_step)
+        job = Job(next(self._numbers), pipeline, arguments, setting, direct, steps)
         with self._changed:
             if self._is_closed:
                 raise RuntimeError("the engine is closed")
