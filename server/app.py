@@ -34,8 +34,8 @@ from omnistage.server.endpoints import (
     videos,
     voices,
 )
-from omnistage.server.endpoints.counters import RequestCount, RequestCounters
-from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.counters import RequestCount
+from omnistage.server.endpoints.gateway import Gateway, make_gateway
 from omnistage.server.http.body_limit import BodyLimit
 from omnistage.server.http.caller import install_threads
 from omnistage.server.http.cors import SocketOrigins
@@ -50,17 +50,9 @@ from omnistage.server.http.request_id import RequestId
 from omnistage.server.http.root_path import BelowRoot
 from omnistage.server.http.socket_protocol import CALLS, REALTIME
 from omnistage.server.http.state import WithState
-from omnistage.server.http.temporary_keys import TemporaryKeys
-from omnistage.server.media.decode_room import DecodeRoom
-from omnistage.server.media.fetch import MediaFetcher
-from omnistage.server.media.files import MediaFolder
-from omnistage.server.media.load import MediaLoader
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.server.tasks.images.store import ImageStore
-from omnistage.server.tasks.speech.stored_voices import StoredVoices
-from omnistage.server.telemetry.follow import Followed, Following, TraceExporter
-from omnistage.server.telemetry.recent import RecentTraces
+from omnistage.server.telemetry.follow import Followed
 from omnistage.stage_configs.packages import installed
 
 DESCRIPTION = (
@@ -137,32 +129,6 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     if options.root_path:
         app.add_middleware(BelowRoot, root_path=options.root_path)
     return app
-
-
-def exporter_to(url: str | None) -> TraceExporter | None:
-    """Returns what exports spans; OpenTelemetry is imported for it only where it was asked for."""
-    if url is None:
-        return None
-    from omnistage.server.telemetry.spans import SpanExport
-
-    return SpanExport(url)
-
-
-def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingBack) -> Gateway:
-    """Returns what the endpoints share, as the options say."""
-    traces = RecentTraces()
-    fetcher, folder = MediaFetcher(options.media_domains), MediaFolder(options.media_path)
-    return Gateway(
-        runtime,
-        MediaLoader(fetcher, folder, DecodeRoom(options.decode_bytes, giving_back)),
-        StoredVoices(options.voices_path),
-        RequestCounters(runtime),
-        ImageStore(),
-        traces,
-        Following(traces, exporter_to(options.traces_url)),
-        TemporaryKeys(),
-        options,
-    )
 
 
 def include_endpoints(app: FastAPI, gateway: Gateway, has_keys: bool) -> None:

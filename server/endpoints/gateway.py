@@ -2,13 +2,20 @@
 
 from dataclasses import dataclass
 
+from omnistage.server.common.memory import GivingBack
 from omnistage.server.endpoints.counters import RequestCounters
 from omnistage.server.http.temporary_keys import TemporaryKeys
+from omnistage.server.media.decode_room import DecodeRoom
+from omnistage.server.media.fetch import MediaFetcher
+from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.load import MediaLoader
 from omnistage.server.options import GatewayOptions
 from omnistage.server.realtime.settings import Settings
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.tasks.images.store import ImageStore
 from omnistage.server.tasks.service import Service
-from omnistage.server.telemetry.follow import Following
+from omnistage.server.tasks.speech.stored_voices import StoredVoices
+from omnistage.server.telemetry.follow import Following, TraceExporter
 from omnistage.server.telemetry.recent import RecentTraces
 
 
@@ -22,3 +29,29 @@ class Gateway(Service):
     following: Following
     client_secrets: TemporaryKeys[Settings]
     options: GatewayOptions
+
+
+def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingBack) -> Gateway:
+    """Return what the endpoints share, as the options say."""
+    traces = RecentTraces()
+    fetcher, folder = MediaFetcher(options.media_domains), MediaFolder(options.media_path)
+    return Gateway(
+        runtime,
+        MediaLoader(fetcher, folder, DecodeRoom(options.decode_bytes, giving_back)),
+        StoredVoices(options.voices_path),
+        RequestCounters(runtime),
+        ImageStore(),
+        traces,
+        Following(traces, exporter_to(options.traces_url)),
+        TemporaryKeys(),
+        options,
+    )
+
+
+def exporter_to(url: str | None) -> TraceExporter | None:
+    """Return what exports spans; OpenTelemetry is imported only where there is a URL."""
+    if url is None:
+        return None
+    from omnistage.server.telemetry.spans import SpanExport
+
+    return SpanExport(url)

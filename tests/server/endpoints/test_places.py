@@ -15,11 +15,10 @@ from support.fake_stages import WORDS, FakeGraph
 from support.gateway import IMAGES, MODEL, OMNI, RunningGateway, SharedConnector, running_gateway
 from support.pictures import png
 
-from omnistage.server.app import make_gateway
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.memory import GivingBack
 from omnistage.server.endpoints.chat import ChatCompletions
-from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.gateway import Gateway, make_gateway
 from omnistage.server.endpoints.images import Images
 from omnistage.server.endpoints.speech import SpeechEndpoint
 from omnistage.server.endpoints.text_completions import TextCompletions

@@ -121,7 +121,7 @@ def test_on_a_terminal_lines_leave_room_for_the_clocks(bare_root: logging.Logger
 def test_a_server_that_exports_nothing_imports_no_opentelemetry() -> None:
     program = (
         "import sys, omnistage.server.serve, omnistage.server.app, omnistage.server.cli\n"
-        "assert omnistage.server.app.exporter_to(None) is None\n"
+        "assert omnistage.server.endpoints.gateway.exporter_to(None) is None\n"
         "sys.exit(' '.join(name for name in sys.modules if name.startswith('opentelemetry')) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
