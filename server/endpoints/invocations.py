@@ -15,7 +15,8 @@ from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.text_completions import TextCompletions
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described
-from omnistage.server.tasks.chat.schema import ChatRequest, CompletionRequest
+from omnistage.server.tasks.chat.schema import ChatRequest
+from omnistage.server.tasks.completion_fields import CompletionRequest
 from omnistage.server.tasks.embeddings import EmbeddingRequest
 
 Create = Callable[[Any, HttpRequest], Awaitable[Response]]

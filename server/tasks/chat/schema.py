@@ -1,6 +1,6 @@
-"""The fields of chat and text completions that have an effect; fields.py lists the others."""
+"""The fields of chats that have an effect; fields.py lists the others."""
 
-from typing import Annotated, Any, ClassVar, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import (
     AfterValidator,
@@ -13,8 +13,8 @@ from pydantic import (
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from omnistage.server.common.errors import invalid, unsupported
-from omnistage.server.common.fields import Refused, RequestFields
-from omnistage.server.tasks.chat.fields import IGNORED, OF_CHATS, REFUSED, RENDERING
+from omnistage.server.common.fields import RequestFields
+from omnistage.server.tasks.chat.fields import IGNORED, REFUSED, RENDERING
 from omnistage.server.tasks.chat.grammar import check_response_format, check_structured_outputs
 from omnistage.server.tasks.chat.media_options import MediaOptions, ProcessorOptions
 from omnistage.server.tasks.chat.message_schema import MESSAGES
@@ -43,7 +43,6 @@ MAX_IDS = 1 << 18
 MAX_MESSAGES = 1 << 14
 MAX_TOOLS = 128
 MAX_NAMES = 64
-DEFAULT_TOKENS = 16  # OpenAI's, of a text completion
 
 Penalty = Annotated[Number, Field(ge=-2, le=2)]
 Bias = Annotated[Number, Field(ge=-100, le=100)]
@@ -67,12 +66,6 @@ def _word(value: str) -> str:
     if not value.strip():
         raise ValueError("must have more than white space")
     return value
-
-
-def _is_prompt(value: object) -> bool:
-    if isinstance(value, list):
-        return bool(value) and all(type(one) is int and 0 <= one < 1 << 31 for one in value)
-    return isinstance(value, str) and bool(value)
 
 
 Word = Annotated[str, Field(max_length=MAX_WORD_CHARACTERS), AfterValidator(_word)]
@@ -265,61 +258,3 @@ class ChatRequest(Sampling):
 
 
 DONE = frozenset(ChatRequest.model_fields)
-
-
-class CompletionRequest(Sampling):
-    """The body of POST /v1/completions."""
-
-    # What is a chat's alone would have no effect here; a prompt's special tokens are added.
-    refused: ClassVar[Refused] = {
-        **OF_CHATS,
-        **REFUSED,
-        "add_special_tokens": (True,),
-        "suffix": ("",),
-    }
-
-    prompt: str | list[Any]
-    max_tokens: Annotated[Count, Field(ge=0, le=1 << 31)] | None = None
-    logprobs: Annotated[Count, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    echo: Flag | None = None
-    best_of: Annotated[Count, Field(ge=1, le=MAX_CHOICES)] | None = None
-
-    @field_validator("prompt", mode="plain")
-    @classmethod
-    def _prompts(cls, value: Any) -> Any:
-        several = isinstance(value, list) and not (value and type(value[0]) is int)
-        prompts = value if several else [value]
-        if not 1 <= len(prompts) <= MAX_CHOICES or not all(map(_is_prompt, prompts)):
-            raise ValueError(
-                f"must be a text, a list of token ids, or a list of 1 to {MAX_CHOICES} of these, "
-                "none of them empty"
-            )
-        return value
-
-    @property
-    def num_prompts(self) -> int:
-        """How many prompts there are: one may come without a list around it."""
-        is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
-        return 1 if is_one else len(self.prompt)
-
-    @property
-    def num_tokens(self) -> int:
-        """How many may be made for a prompt."""
-        return DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
-
-    def check(self) -> None:
-        """Raise ApiError for fields that ask for what is not done, or that do not go together."""
-        super().check()
-        self.check_sampling(self.num_tokens)
-        num_choices = self.n or 1
-        if self.best_of not in (None, num_choices):
-            raise unsupported("best_of", f"best_of {self.best_of} with n {num_choices}")
-        if num_choices * self.num_prompts > MAX_CHOICES:
-            raise invalid("n", f"times the number of prompts exceeds {MAX_CHOICES}")
-        if self.num_tokens == 0 and not self.echo:
-            raise invalid("max_tokens", "must be at least 1 without echo")
-        if self.echo and self.return_token_ids:
-            raise unsupported("echo", "echo with return_token_ids")
-
-
-COMPLETION_DONE = frozenset(CompletionRequest.model_fields)

@@ -25,7 +25,8 @@ from omnistage.server.endpoints.text_completions import TextCompletions
 from omnistage.server.http.state import PLACE, RequestState
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.server.tasks.chat.schema import ChatRequest, CompletionRequest
+from omnistage.server.tasks.chat.schema import ChatRequest
+from omnistage.server.tasks.completion_fields import CompletionRequest
 from omnistage.server.tasks.images.schema import ImageRequest
 from omnistage.server.tasks.speech_fields import SpeechRequest
 from omnistage.stage_configs.graph import StageGraph

@@ -29,7 +29,8 @@ from omnistage.server.responses.schema import (
     TextOptions,
 )
 from omnistage.server.tasks.chat.fields import OF_CHATS
-from omnistage.server.tasks.chat.schema import ChatRequest, CompletionRequest, Sampling
+from omnistage.server.tasks.chat.schema import ChatRequest, Sampling
+from omnistage.server.tasks.completion_fields import CompletionRequest
 from omnistage.server.tasks.embeddings import EmbeddingRequest
 from omnistage.server.tasks.images.schema import ImageRequest
 from omnistage.server.tasks.speech_fields import SpeechRequest

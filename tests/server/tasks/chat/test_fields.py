@@ -19,7 +19,8 @@ from omnistage.server.responses.schema import (
     ResponseRequest,
 )
 from omnistage.server.tasks.chat.fields import IGNORED, REFUSED
-from omnistage.server.tasks.chat.schema import COMPLETION_DONE, DONE
+from omnistage.server.tasks.chat.schema import DONE
+from omnistage.server.tasks.completion_fields import COMPLETION_DONE
 from omnistage.server.tasks.embeddings import EmbeddingRequest
 from omnistage.server.tasks.images.schema import IGNORED as IMAGES_IGNORED
 from omnistage.server.tasks.images.schema import EditRequest
