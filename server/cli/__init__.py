@@ -23,6 +23,7 @@ from omnistage.server.cli.up import up
 from omnistage.server.cli.verify import verify
 from omnistage.server.cli.versions import print_versions
 from omnistage.server.cli.warm import warm
+from omnistage.stage_configs.onnx_telemetry import keep_onnxruntime_silent
 
 app = typer.Typer(cls=Guarded, no_args_is_help=True)
 bench = typer.Typer(cls=Benches, help="Measure a server, or parts of one.", no_args_is_help=True)
@@ -62,5 +63,6 @@ __all__ = ["app", "main", "resolve"]
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
+    keep_onnxruntime_silent()
     app()

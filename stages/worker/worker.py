@@ -12,6 +12,7 @@ import argparse
 import os
 from pathlib import Path
 
+from omnistage.stage_configs.onnx_telemetry import keep_onnxruntime_silent
 from omnistage.stages.cpu_shim import install_in_children
 from omnistage.stages.worker.garbage import begin_imports
 from omnistage.stages.worker.lifetime import PARENT, STAGE_MARK, begin_fork, end_with_parent
@@ -26,6 +27,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ[STAGE_MARK] = arguments.stage
     os.environ[PARENT] = str(arguments.parent)
+    keep_onnxruntime_silent()
     end_with_parent()
     os.register_at_fork(after_in_child=begin_fork)
     begin_imports()

@@ -7,7 +7,6 @@ returns one number, the probability that the speaker is done.
 
 import asyncio
 import logging
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from omnistage.server.realtime.voice.listening import HEARING_RATE_HZ
 from omnistage.server.realtime.voice.log_mel import HOP, NUM_MELS, Floats, log_mel
+from omnistage.stage_configs.onnx_telemetry import keep_onnxruntime_silent
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class TurnJudge:
 
     def __init__(self, path: Path) -> None:
         """Load a file; ValueError if it is no such model, ImportError without onnxruntime."""
-        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+        keep_onnxruntime_silent()
         import onnxruntime  # of the extra
 
         options = onnxruntime.SessionOptions()

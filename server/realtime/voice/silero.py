@@ -4,7 +4,6 @@ The package is never imported: that imports torch, and sets its threads.
 """
 
 import asyncio
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ import numpy as np
 
 from omnistage.server.realtime.voice.detectors import Probabilities
 from omnistage.server.realtime.voice.listening import HEARING_RATE_HZ, Frames
+from omnistage.stage_configs.onnx_telemetry import keep_onnxruntime_silent
 
 CONTEXT_SAMPLES = 64  # of the frame before, which the model reads with each
 
@@ -35,8 +35,7 @@ class SileroPool:
     """One model for all sessions: frames that wait at the same time are one batch."""
 
     def __init__(self, path: Path) -> None:
-        # As it is imported, it would write an id of this machine and report what is run.
-        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+        keep_onnxruntime_silent()
         import onnxruntime  # of the extra
 
         options = onnxruntime.SessionOptions()

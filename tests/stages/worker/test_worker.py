@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from omnistage.stages.worker.lifetime import PARENT, STAGE_MARK
 
 IMPORTED = """
@@ -64,6 +66,42 @@ def test_an_engine_that_is_forked_is_tied_to_its_parent_and_has_signals_of_its_o
     done = subprocess.run(command, capture_output=True)
     assert (tmp_path / "talker").read_text() == "9", done.stderr
     assert done.stdout.split() == [b"undisturbed"], done.stderr
+
+
+# A stage that imports onnxruntime, as Diffusers does, and prints what it finds then.
+WITH_ONNXRUNTIME = """
+import os, sys
+from importlib.util import find_spec
+from types import ModuleType
+from omnistage.stages.worker import worker
+
+def run_stage(name, directory):
+    if find_spec("onnxruntime") is not None:
+        import onnxruntime
+    print(os.environ.get("ORT_DISABLE_TELEMETRY"))
+
+stage_worker = ModuleType("stage_worker")
+stage_worker.run_stage = run_stage
+sys.modules["omnistage.stages.worker.stage_worker"] = stage_worker
+worker.main()
+"""
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, b"1"), ("1", b"1"), ("0", b"0")])
+def test_a_stage_keeps_onnxruntime_from_reporting_unless_its_operator_lets_it(
+    tmp_path: Path, given: str | None, found: bytes
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    own = {"HOME": str(home)} | ({} if given is None else {"ORT_DISABLE_TELEMETRY": given})
+    kept = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in kept}
+    arguments = ["--stage", "dit", "--run-directory", str(tmp_path), "--parent", str(os.getpid())]
+    command = [sys.executable, "-c", WITH_ONNXRUNTIME, *arguments]
+    done = subprocess.run(command, env=environment | own, capture_output=True)
+    assert done.stdout.split() == [found], done.stderr
+    if found == b"1":
+        assert not list(home.rglob("*"))
 
 
 # A child that takes a while before it asks to end with its parent, which is killed meanwhile.
