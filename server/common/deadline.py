@@ -7,6 +7,11 @@ from contextlib import asynccontextmanager
 from omnistage.server.common.errors import ApiError
 
 
+def loop_time_in(seconds: float | None) -> float | None:
+    """Return the time of the running loop's clock so many seconds from now; None for None."""
+    return None if seconds is None else asyncio.get_running_loop().time() + seconds
+
+
 @asynccontextmanager
 async def due_at(loop_time: float | None) -> AsyncGenerator[None, None]:
     """Cancel what runs inside at a time of the loop's clock, if one is given; ApiError then."""

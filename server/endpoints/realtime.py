@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
+from omnistage.server.common.deadline import loop_time_in
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.json_text import parse_json
 from omnistage.server.endpoints.gateway import Gateway
@@ -164,9 +165,7 @@ class Connection:
     def _followed(self, state: RequestState) -> Iterator[RequestState]:
         """Follow one answer, which has a deadline of its own."""
         with answered(self._gateway, self._scope, PATH, state):
-            timeout_s = state_of(self._scope).timeout_s
-            if timeout_s is not None:
-                state.due_at = asyncio.get_running_loop().time() + timeout_s
+            state.due_at = loop_time_in(state_of(self._scope).timeout_s)
             yield state
 
     async def _read(self, receive: Receive) -> None:

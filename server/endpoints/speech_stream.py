@@ -1,24 +1,21 @@
 """WebSocket /v1/audio/speech/stream: a text is spoken while it comes, piece by piece."""
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import ExitStack, aclosing
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.types import Receive, Scope, Send
 
-from omnistage.server.common.deadline import due_at
-from omnistage.server.common.errors import ApiError, internal_error, invalid
+from omnistage.server.common.deadline import due_at, loop_time_in
+from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.common.fields import parse, warning_headers
-from omnistage.server.common.json_text import parse_json
-from omnistage.server.common.trace import FIRST_AUDIO, GATEWAY
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.socket_answers import answered, new_answer
+from omnistage.server.endpoints.speech_stream_answers import SpokenAnswers
+from omnistage.server.endpoints.speech_stream_events import SpeechEvents, event_of
 from omnistage.server.endpoints.speech_stream_fields import SessionConfig
 from omnistage.server.http.bearer import KEY_PROTOCOL
 from omnistage.server.http.caller import MAX_LOOP_BYTES
@@ -34,33 +31,20 @@ from omnistage.server.http.socket_life import (
     say_farewell,
 )
 from omnistage.server.http.socket_protocol import ENDING, SPEECH_STREAM
-from omnistage.server.http.sse import ClientTooSlow
-from omnistage.server.http.state import RequestState, state_of
-from omnistage.server.media.audio.encoder import file_samples_of
-from omnistage.server.media.audio.encoding import encoded
-from omnistage.server.runtime.flight import Ticket
-from omnistage.server.runtime.request import AudioOutput, Output
-from omnistage.server.tasks.speech.coming import begun, spoken_by_sentences
-from omnistage.server.tasks.speech.continuous import spoken
-from omnistage.server.tasks.speech.requests import SpeechUsage, pieces_of_request, with_reference
+from omnistage.server.http.state import state_of
 from omnistage.server.tasks.speech_fields import MAX_TEXT
 from omnistage.server.tasks.speech_task import (
-    input_of,
     max_text_of,
     outputs_of,
     speech_choice,
-    speech_encoder,
     speech_of,
     speech_request,
 )
 from omnistage.server.tasks.utterance import Utterance, Voice
 
-logger = logging.getLogger(__name__)
-
 PATH = SPEECH_STREAM
 CONFIG_S = 10.0  # from the connection to its first session.config
 IDLE_S = 60.0  # without a word while nothing is spoken
-MAX_EVENT = 128 << 10  # characters of an event that is no session.config
 MAX_WAITING = 8  # texts that wait for their turn
 MAX_ERRORS = 32  # events of one connection that mean nothing
 
@@ -111,8 +95,9 @@ class Session:
         self._scope = scope
         self._state = state_of(scope)
         self._outbox = Outbox(gateway.options.max_unsent_bytes)
+        self._events = SpeechEvents(self._outbox)
+        self._answers = SpokenAnswers(gateway, scope, self._events)
         self._voice: Voice | None = None
-        self._warning = ""
         self._open: Utterance | None = None  # whose text comes
         self._waiting: deque[Utterance] = deque()
         self._has_waiting = asyncio.Event()
@@ -133,7 +118,7 @@ class Session:
             await cancel_all(*tasks)
             if ended is not None and not sending.done():
                 if ended.error is not None:
-                    self._tell_error(ended.error)
+                    self._events.error(ended.error)
                 await say_farewell(ended.code, self._outbox, send)
         finally:
             await cancel_all(*tasks, sending)
@@ -155,7 +140,7 @@ class Session:
                 self._num_errors += 1
                 if self._num_errors > MAX_ERRORS:
                     raise Ended(POLICY, error) from None
-                self._tell_error(error)
+                self._events.error(error)
 
     async def _next(self, receive: Receive) -> Mapping[str, Any]:
         """The next message; Ended if none comes while nothing else goes on."""
@@ -173,9 +158,9 @@ class Session:
     async def _event(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns what a frame says; a long one is parsed beside the event loop."""
         if len(message.get("text") or "") <= MAX_LOOP_BYTES:
-            return _event_of(message)
+            return event_of(message)
         threads = self._scope["app"].state.body_threads
-        return await asyncio.get_running_loop().run_in_executor(threads, _event_of, message)
+        return await asyncio.get_running_loop().run_in_executor(threads, event_of, message)
 
     @property
     def _is_idle(self) -> bool:
@@ -210,14 +195,14 @@ class Session:
                 raise invalid("type", "cannot name a sound while texts wait to be spoken")
             self._state.charge()
             try:
-                async with due_at(self._due_at):
+                async with due_at(loop_time_in(self._state.timeout_s)):
                     reference = await choice.reference(gateway.voices, gateway.media, until)
             except BaseException:
                 until.close()
                 raise
         self._forget_sound()
         self._until = until
-        self._warning = warning_headers(config.unknown).get("x-omnistage-warning", "")
+        self._events.warning = warning_headers(config.unknown).get("x-omnistage-warning", "")
         self._voice = Voice(
             without_sound(config),
             config.audio_encoding == "binary",
@@ -263,15 +248,15 @@ class Session:
         if self._speaking is not None:
             self._speaking.cancel()
         for utterance in self._waiting:
-            self._tell_done(utterance, "cancelled")
+            self._events.done(utterance, "cancelled")
         self._waiting.clear()
 
     def _fail(self, utterance: Utterance, error: ApiError) -> None:
         """An answer cannot go on, though its text still comes."""
-        self._tell_error(error, utterance)
+        self._events.error(error, utterance)
         if utterance in self._waiting:
             self._waiting.remove(utterance)
-            self._tell_done(utterance, "failed")
+            self._events.done(utterance, "failed")
         elif self._speaking is not None:
             self._failure = error
             self._speaking.cancel()
@@ -292,139 +277,17 @@ class Session:
                 raise Ended(RESTART)
             utterance = self._waiting.popleft()
             self._failure = None
-            self._speaking = asyncio.create_task(self._speak(utterance))
+            self._speaking = asyncio.create_task(self._answers.speak(utterance))
             try:
                 await asyncio.wait({self._speaking})
             finally:
                 await cancel_all(self._speaking)
             speaking, self._speaking = self._speaking, None
             if speaking.cancelled():
-                self._tell_done(utterance, "cancelled" if self._failure is None else "failed")
+                self._events.done(utterance, "cancelled" if self._failure is None else "failed")
             else:
                 speaking.result()
             await self._outbox.empty()
-
-    async def _speak(self, utterance: Utterance) -> None:
-        """One answer, whose failure is told; ClientTooSlow ends the connection."""
-        try:
-            first, is_whole = await begun(utterance.text)
-            if not first:  # its end came alone
-                self._tell_done(utterance, "completed", total_sentences=0)
-                return
-            state = new_answer(self._scope, utterance.number)
-            with answered(self._gateway, self._scope, PATH, state):
-                await self._answer(utterance, first, is_whole, state)
-        except ClientTooSlow:
-            raise
-        except ApiError as error:
-            self._tell_error(error.named(input_of), utterance)
-            self._tell_done(utterance, "failed")
-        except Exception:
-            logger.exception("a spoken text failed")
-            self._tell_error(internal_error(), utterance)
-            self._tell_done(utterance, "failed")
-        else:
-            self._tell_done(utterance, "completed")
-
-    async def _answer(
-        self, utterance: Utterance, first: str, is_whole: bool, state: RequestState
-    ) -> None:
-        self._state.charge()
-        config = utterance.voice.config
-        flights = self._gateway.runtime.flights
-        ticket = state.at_end.enter_context(flights.admit(outputs_of(self._gateway.runtime.graph)))
-        form = config.response_format or "pcm"
-        usage, num_bytes = SpeechUsage(), 0
-        outputs = encoded(
-            self._outputs(utterance, first, is_whole, ticket),
-            partial(speech_encoder, form, config.speed or 1.0),
-        )
-        is_started = False
-        async with due_at(self._due_at), aclosing(outputs):
-            async for output in outputs:
-                usage.add(output)
-                if not isinstance(output, AudioOutput):
-                    continue
-                if not is_started:
-                    is_started = True
-                    self._tell_start(utterance, form, output, first)
-                if output.data:
-                    self._send_sound(utterance, output.data)
-                    num_bytes += len(output.data)
-                    state.trace.timeline.mark(GATEWAY, FIRST_AUDIO)
-            await self._outbox.empty()
-        self._tell(
-            utterance,
-            "audio.done",
-            sentence_index=0,
-            total_bytes=num_bytes,
-            error=False,
-            usage=usage.to_dict(),
-        )
-
-    def _outputs(
-        self, utterance: Utterance, first: str, is_whole: bool, ticket: Ticket
-    ) -> AsyncGenerator[Output, None]:
-        voice, runtime = utterance.voice, self._gateway.runtime
-        asked = voice.config.model_copy(update={"input": first})
-        request = speech_request(asked, runtime, voice.choice)
-        request = with_reference(request, voice.reference)
-        if voice.takes_pieces:  # also one that is whole: a model may speak it in another way then
-            return ticket.run(request.with_text(utterance.text))
-        if is_whole:
-            return spoken(ticket, pieces_of_request(request, voice.max_text))
-        return spoken_by_sentences(ticket, request, utterance.text, voice.max_text)
-
-    @property
-    def _due_at(self) -> float | None:
-        timeout_s = self._state.timeout_s
-        return None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
-
-    # What is told
-
-    def _tell(self, utterance: Utterance, kind: str, **more: Any) -> None:
-        self._outbox.tell({"type": kind, "utterance_index": utterance.number, **more})
-
-    def _tell_start(self, utterance: Utterance, form: str, output: AudioOutput, first: str) -> None:
-        samples = file_samples_of(form, output.samples)
-        more = {"warning": self._warning} if self._warning else {}
-        self._tell(
-            utterance,
-            "audio.start",
-            sentence_index=0,
-            sentence_text=first,
-            format=form,
-            sample_rate=samples.rate_hz,
-            channels=samples.num_channels,
-            **more,
-        )
-
-    def _send_sound(self, utterance: Utterance, data: bytes) -> None:
-        if utterance.voice.is_binary:
-            self._outbox.put(data)
-        else:
-            self._tell(utterance, "audio.chunk", sentence_index=0, audio_b64=data)
-
-    def _tell_done(self, utterance: Utterance, status: str, total_sentences: int = 1) -> None:
-        utterance.is_over = True
-        self._tell(utterance, "session.done", total_sentences=total_sentences, status=status)
-
-    def _tell_error(self, error: ApiError, utterance: Utterance | None = None) -> None:
-        about = {} if utterance is None else {"utterance_index": utterance.number}
-        told = {"type": "error", **about, "message": error.message, **error.envelope}
-        self._outbox.tell(told)
-
-
-def _event_of(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The event in a frame; raises ApiError."""
-    text = message.get("text")
-    if text is None:
-        raise ApiError(400, "Events are text frames of JSON.", code="invalid_json")
-    event = parse_json(text.encode())
-    if len(text) > MAX_EVENT and event.get("type") != "session.config":
-        message_ = f"An event has more than {MAX_EVENT} characters."
-        raise ApiError(413, message_, code="request_too_large")
-    return event
 
 
 def without_sound(config: SessionConfig) -> SessionConfig:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import RunDirectory, make_run_directory, sweep
-from omnistage.server.common.deadline import due_at
+from omnistage.server.common.deadline import due_at, loop_time_in
 from omnistage.server.common.memory import GivingBack
 from omnistage.server.common.trace import (
     FIRST_AUDIO,
@@ -154,9 +154,7 @@ class Engine:
             async with self._places:
                 self.check_open()
                 trace.timeline.mark(GATEWAY, RECEIVED)
-                timeout_s = self.options.timeout_s
-                now = asyncio.get_running_loop().time()
-                async with due_at(None if timeout_s is None else now + timeout_s):
+                async with due_at(loop_time_in(self.options.timeout_s)):
                     yield
 
     async def whole(self, pieces: Pieces) -> Answer:

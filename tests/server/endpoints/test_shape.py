@@ -26,6 +26,8 @@ NOT_ENDPOINTS = {
     "kept_responses",
     "present",
     "socket_answers",
+    "speech_stream_answers",
+    "speech_stream_events",
     "speech_stream_fields",
     "video_form",
 }

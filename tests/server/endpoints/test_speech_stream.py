@@ -25,7 +25,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from omnistage.server.endpoints import speech_stream
+from omnistage.server.endpoints import speech_stream, speech_stream_events
 from omnistage.server.http.cors import Cors
 from omnistage.server.http.keys import Keys
 from omnistage.server.http.socket_life import NORMAL, POLICY, RESTART
@@ -312,7 +312,7 @@ def test_a_model_that_wants_whole_texts_speaks_each_sentence_as_it_is_complete(
         (json.dumps({**CONFIG, "audio_encoding": "hex"}), "audio_encoding"),
         (json.dumps({**CONFIG, "word_timestamps": True}), "word_timestamps"),
         (json.dumps({**CONFIG, "language": "Klingon"}), "language"),
-        (json.dumps({"type": "input.text", "text": "x" * speech_stream.MAX_EVENT}), None),
+        (json.dumps({"type": "input.text", "text": "x" * speech_stream_events.MAX_EVENT}), None),
     ],
 )
 def test_an_event_that_means_nothing_is_refused_and_the_session_goes_on(
