@@ -6,7 +6,7 @@ A file is decoded once. No more of it is held here than its decoder and one piec
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from omnistage.server.common.errors import ApiError
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.frames import film_of, scan_of, video_pixels
 from omnistage.server.media.medium import Medium
-from omnistage.server.media.sound import SoundTrack
+from omnistage.server.media.sound import RawAudio, SoundTrack
 from omnistage.server.media.watching import FrameChooser
 from omnistage.server.runtime.media_input import Piece
 from omnistage.stages.messages.to_gateway import Reading
@@ -30,6 +30,7 @@ PIECE_BYTES = 4 << 20
 BASE_BYTES = 16 << 20
 OPEN_BYTES = (1 << 24) * 8
 BYTES_PER_FRAME_PIXEL = 17 * 3 + 3
+RESAMPLED = 16  # times what int16 samples of 8 kHz take, as float32 of 48 kHz and on their way
 
 NO_SAMPLES = np.zeros(0, np.float32)
 
@@ -42,8 +43,13 @@ class MediaFile:
     """A sound or a video whose bytes are here; `name` is what the request calls it."""
 
     medium: Medium
-    data: bytes
+    data: bytes | RawAudio
     name: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Return how much memory its data take."""
+        return self.data.num_bytes if isinstance(self.data, RawAudio) else len(self.data)
 
 
 class Incoming:
@@ -59,22 +65,62 @@ class Incoming:
 
     async def pieces(self, reading: Reading) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of all media; raises ApiError."""
-        for number, file in enumerate(self._files):
-            reader = Reader(file, reading)
-            pieces = reader.pieces()
-            step = partial(next, pieces, None)
-            async with self._room.held(await self._num_bytes(file), pieces.close) as do:
-                while (piece := await do(step)) is not None:
-                    yield piece
-            self.seconds[number] = reader.seconds
+        num_read = 0
+        for files in read_together(self._files):
+            readers = [Reader(file, reading) for file in files]
+            pieces = _pieces_of(readers)
+            is_small = all(map(is_raw, files)) and size_of(files) <= PIECE_BYTES
+            step = partial(_next_pieces, pieces, None if is_small else 1)
+            num_bytes = sum([await self._num_bytes(file) for file in files])
+            async with self._room.held(num_bytes, pieces.close) as do:
+                while some := await do(step):
+                    for piece in some:
+                        yield piece
+            for reader in readers:
+                self.seconds[num_read] = reader.seconds
+                num_read += 1
 
     async def _num_bytes(self, file: MediaFile) -> int:
-        size = BASE_BYTES + len(file.data)
+        data = file.data
+        if isinstance(data, RawAudio):
+            return RESAMPLED * data.num_bytes
+        size = BASE_BYTES + len(data)
         if file.medium.kind != "video_url":
             return size
-        most = OPEN_BYTES + len(file.data)
-        pixels = await self._room.run(most, lambda: video_pixels(file.data))
+        pixels = await self._room.run(OPEN_BYTES + len(data), lambda: video_pixels(data))
         return size + pixels * BYTES_PER_FRAME_PIXEL
+
+
+def read_together(files: Sequence[MediaFile]) -> Iterator[list[MediaFile]]:
+    """Yield the files in order: raw audio as much as is one piece, others one by one."""
+    together: list[MediaFile] = []
+    for file in files:
+        more = [*together, file]
+        if together and not (all(map(is_raw, more)) and size_of(more) <= PIECE_BYTES):
+            yield together
+            together = []
+        together.append(file)
+    if together:
+        yield together
+
+
+def is_raw(file: MediaFile) -> bool:
+    """Return whether its data are samples that need no decoder."""
+    return isinstance(file.data, RawAudio)
+
+
+def size_of(files: Iterable[MediaFile]) -> int:
+    """Return how much memory the data of files take."""
+    return sum(file.num_bytes for file in files)
+
+
+def _pieces_of(readers: Iterable["Reader"]) -> Generator[Piece, None, None]:
+    for reader in readers:
+        yield from reader.pieces()
+
+
+def _next_pieces(pieces: Iterator[Piece], num: int | None) -> list[Piece]:
+    return list(islice(pieces, num))
 
 
 class Reader:
@@ -87,10 +133,10 @@ class Reader:
 
     def pieces(self) -> Generator[Piece, None, None]:
         """Yield what is seen and heard of it; may take a while. Raises ApiError."""
-        medium = self._file.medium
+        medium, data = self._file.medium, self._file.data
         is_video = medium.kind == "video_url"
-        if is_video:
-            yield from self._seen()
+        if is_video and isinstance(data, bytes):
+            yield from self._seen(data)
         if not is_video or medium.watching.is_heard:
             yield from self._heard()
 
@@ -104,8 +150,8 @@ class Reader:
         yield from self._pieces("sound", chain((first,), samples), {"rate_hz": sound.rate_hz})
         self.seconds = sound.seconds
 
-    def _seen(self) -> Iterator[Piece]:
-        medium, reading, data = self._file.medium, self._reading, self._file.data
+    def _seen(self, data: bytes) -> Iterator[Piece]:
+        medium, reading = self._file.medium, self._reading
         if not reading.takes_video:
             raise _not_taken(medium.place, "video")
         if reading.sampler is None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from omnistage.server.media.sound import RawAudio
 from omnistage.server.media.watching import AS_IT_IS, Watching
 
 Message = Mapping[str, Any]
@@ -14,18 +15,20 @@ Message = Mapping[str, Any]
 class Medium:
     """One medium of a request: its checked part, and the part's place.
 
-    `data`: the file itself, where the part has none.
+    `data`: the file itself, or audio that is in none, where the part has no file.
     """
 
     place: str
     part: dict[str, Any]
     watching: Watching = AS_IT_IS
-    data: bytes | None = None
+    data: bytes | RawAudio | None = None
 
     @classmethod
     def of_part(cls, part: dict[str, object], path: str, watching: Watching = AS_IT_IS) -> "Medium":
         """Return the medium of a checked part that is no text."""
-        return cls(f"{path}.{part['type']}", part, watching)
+        given = part[str(part["type"])]
+        data = given if isinstance(given, RawAudio) else None
+        return cls(f"{path}.{part['type']}", part, watching, data)
 
     @property
     def kind(self) -> str:
@@ -41,6 +44,8 @@ class Medium:
     @property
     def url(self) -> str:
         """Where it is, if it is not here."""
+        if self.data is not None:
+            return ""
         url: str = self._source.get("url", "")
         return "" if url.startswith("data:") else url
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from omnistage.server.common.errors import invalid, unsupported
+from omnistage.server.media.sound import RawAudio
 
 Part = Mapping[str, Any]
 ELSEWHERE = ("http", "https", "file")
@@ -103,6 +104,8 @@ def _check_detail(place: Mapping[str, object], path: str) -> None:
 
 def _input_audio(part: Part, path: str) -> dict[str, object]:
     audio = part.get("input_audio")
+    if isinstance(audio, RawAudio):  # of a caller in this process
+        return {"type": "input_audio", "input_audio": audio}
     _check_is_here(part, audio, f"{path}.input_audio")
     if not isinstance(audio, dict):
         raise invalid(f"{path}.input_audio", "must be an object with data and format")

@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from omnistage.server.common.errors import invalid
+from omnistage.server.media.audio.frames import audio_frame
 from omnistage.server.media.blocks import check_blocks
 from omnistage.server.media.containers import MAX_DURATION_S, decoded, first_stream, too_long
+from omnistage.server.runtime.samples import SampleFormat
 
 MAX_SAMPLES = MAX_DURATION_S * 48_000  # of all channels
 BLOCK_SAMPLES = 1 << 17
@@ -30,13 +32,35 @@ class SoundLimits:
 ANY_SOUND = SoundLimits()
 
 
+@dataclass(frozen=True, slots=True)
+class RawAudio:
+    """Samples that are in no file: int16 [n] of one channel, at `rate_hz`.
+
+    A caller in this process has it in place of the object of a chat's part `input_audio`.
+    """
+
+    samples: npt.NDArray[np.int16]
+    rate_hz: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Return how much memory the samples take."""
+        return self.samples.nbytes
+
+    def frames(self) -> Iterator[av.AudioFrame]:
+        """Yield the samples as FFmpeg resamples them."""
+        for start in range(0, len(self.samples), BLOCK_SAMPLES):
+            block = self.samples[start : start + BLOCK_SAMPLES]
+            yield audio_frame(block.tobytes(), start, SampleFormat(self.rate_hz))
+
+
 class SoundTrack:
-    """The first sound of a file.
+    """The first sound of a file, or samples that are in none.
 
     `seconds`: how long it is as far as it has been read; `rate_hz`: of what was read of it.
     """
 
-    def __init__(self, data: bytes, place: str, limits: SoundLimits = ANY_SOUND) -> None:
+    def __init__(self, data: bytes | RawAudio, place: str, limits: SoundLimits = ANY_SOUND) -> None:
         self._data = data
         self._place = place
         self._limits = limits
@@ -61,19 +85,25 @@ class SoundTrack:
 
     def _mono(self, rate_hz: int) -> Iterator[Samples]:
         """Yield the samples of each frame."""
-        place = self._place
-        check_blocks(self._data, place)
+        data, place = self._data, self._place
+        if isinstance(data, RawAudio):
+            yield from self._resampled(data.frames(), rate_hz)
+            return
+        check_blocks(data, place)
+        with first_stream(data, place, "audio") as (container, stream):
+            frames = (frame for packet in container.demux(stream) for frame in decoded(packet))
+            yield from self._resampled(frames, rate_hz)
+
+    def _resampled(self, frames: Iterator[Any], rate_hz: int) -> Iterator[Samples]:
         mono = _Mono(rate_hz)
         num_samples = 0
-        with first_stream(self._data, place, "audio") as (container, stream):
-            for packet in container.demux(stream):
-                for frame in decoded(packet):
-                    num_samples += frame.samples * frame.layout.nb_channels
-                    self._count(frame)
-                    if num_samples > MAX_SAMPLES:
-                        raise too_long(place, f"{MAX_SAMPLES} samples of all channels")
-                    yield from mono.add(frame)
-            yield from mono.flush()
+        for frame in frames:
+            num_samples += frame.samples * frame.layout.nb_channels
+            self._count(frame)
+            if num_samples > MAX_SAMPLES:
+                raise too_long(self._place, f"{MAX_SAMPLES} samples of all channels")
+            yield from mono.add(frame)
+        yield from mono.flush()
 
     def _count(self, frame: Any) -> None:
         rate, limits = frame.sample_rate, self._limits

@@ -77,7 +77,7 @@ class AnswerPlan:
         return flow.outputs(partial(self.body, flow.hears), make_encoder)
 
     def body(self, hears: bool) -> Body:
-        """Return the chat; takes a while with audio. Raises ApiError.
+        """Return the chat; raises ApiError.
 
         `hears`: its model takes audio; another gets what was said.
         """

@@ -158,7 +158,7 @@ class Conversation:
 def messages_of(
     items: Iterable[Item], instructions: str, hears: bool = True
 ) -> Sequence[dict[str, Any]]:
-    """Return items as the messages of a chat, behind instructions; takes a while with audio.
+    """Return items as the messages of a chat, behind instructions.
 
     `hears`: the model takes audio; another gets what was said.
     """

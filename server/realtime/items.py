@@ -117,15 +117,14 @@ class Part:
         return self.text or self.transcript or ""
 
     def to_chat(self, hears: bool) -> Json | None:
-        """Return it as a chat's part; None if there is nothing in it. Takes a while with audio.
+        """Return it as a chat's part; None if there is nothing in it.
 
         `hears`: the model takes audio; another gets what was said.
         """
         if self.image is not None:
             return {"type": "image_url", "image_url": dict(self.image["image_url"])}
         if hears and self.sound is not None and self.sound.data:
-            data = base64.b64encode(self.sound.to_wav()).decode("ascii")
-            return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+            return {"type": "input_audio", "input_audio": self.sound.raw}
         return {"type": "text", "text": self.words} if self.words else None
 
     @property

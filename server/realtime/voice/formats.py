@@ -15,6 +15,7 @@ from omnistage.server.media.audio.frames import audio_frame
 from omnistage.server.media.audio.resample import Resampled
 from omnistage.server.media.audio.time_stretch import TimeStretch
 from omnistage.server.media.audio.wav import wav_header
+from omnistage.server.media.sound import RawAudio
 from omnistage.server.runtime.samples import SAMPLE_BYTES, SampleFormat
 
 FormatName = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
@@ -66,6 +67,11 @@ class UserAudio:
         """Make a WAV file of it, at its own rate."""
         pcm = decoded(self.data, self.form).tobytes()
         return wav_header(samples_of(self.form), len(pcm)) + pcm
+
+    @property
+    def raw(self) -> RawAudio:
+        """Return its samples, at its own rate."""
+        return RawAudio(decoded(self.data, self.form), samples_of(self.form).rate_hz)
 
 
 def output_encoder(form: str, speed: float, samples: SampleFormat) -> AudioEncoder:

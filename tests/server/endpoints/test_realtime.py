@@ -26,9 +26,11 @@ from websockets.typing import Subprotocol
 
 from omnistage.server.endpoints import realtime
 from omnistage.server.http.keys import Keys
+from omnistage.server.media import containers, sound
+from omnistage.server.media.sound import RawAudio
 from omnistage.server.options import SessionBounds
 from omnistage.server.realtime import answers
-from omnistage.server.realtime.voice.formats import encoded
+from omnistage.server.realtime.voice.formats import UserAudio, encoded
 
 MANUAL = {"audio": {"input": {"turn_detection": None}}}
 LOOK = {"type": "function", "name": "look", "description": "Looks.", "parameters": {}}
@@ -182,6 +184,27 @@ def test_audio_that_is_committed_is_what_the_model_hears(
     assert base64.b64decode(part["audio"]) == sound.astype("<i2").tobytes()
     talk.answer()
     assert last_messages(gateway)[0]["content"][0]["type"] == "audio_url"
+
+
+def test_audio_of_a_session_goes_to_stages_without_being_made_a_file(
+    talk: Talk, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a file is made or read")
+
+    for reader in ("opened", "first_stream"):
+        monkeypatch.setattr(containers, reader, refuse)
+    monkeypatch.setattr(sound, "first_stream", refuse)
+    monkeypatch.setattr(UserAudio, "to_wav", refuse)
+    given = tone(0.5)
+    talk.append(given)
+    talk.say("input_audio_buffer.commit")
+    assert talk.answer()["status"] == "completed"
+    thinker = gateway.stages.stages["thinker"]
+    pieces = [one for one in thinker.seen if one.request_id == thinker.opened[-1].request_id]
+    heard = pieces[0].tensors["data"].numpy()
+    (expected,) = sound.SoundTrack(RawAudio(given, 24_000), "audio").samples(16_000)
+    assert np.array_equal(heard, expected)
 
 
 def test_no_answer_is_made_of_audio_unasked(talk: Talk) -> None:

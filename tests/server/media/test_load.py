@@ -20,10 +20,12 @@ from support.waiting import until
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.http.disconnect import ClientGone
+from omnistage.server.media.decode_room import TakenRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.incoming import Incoming
 from omnistage.server.media.load import MAX_FETCHED, MAX_MEDIA, MediaLoader
+from omnistage.server.media.sound import RawAudio
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.worker.coming_media import ComingMedia, Received
 
@@ -94,6 +96,47 @@ async def test_what_is_large_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
     assert np.array_equal(only(received, "frames"), decoded_frames(video)[[0, 2, 4, 6]])
     assert only(received, "sound").size == 1600
     await until(lambda: loader.room.num_taken == 0)
+
+
+async def test_raw_audio_of_a_conversation_is_read_in_order_and_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = []
+    take_step = TakenRoom.__call__
+
+    async def count(taken: TakenRoom, step: Any) -> Any:
+        steps.append(step)
+        return await take_step(taken, step)
+
+    monkeypatch.setattr(TakenRoom, "__call__", count)
+    given = [np.arange(number * 800, (number + 1) * 800, dtype=np.int16) for number in range(9)]
+    parts = [{"type": "input_audio", "input_audio": RawAudio(one, 16_000)} for one in given]
+    loader = MediaLoader(MediaFetcher(()), MediaFolder(None))
+    messages = user(*parts[:6], sound_part(sound(1600)), *parts[6:])
+    incoming = await loaded(loader, {"messages": messages}, Client().request())
+    assert incoming is not None
+    pieces = [piece async for piece in incoming.pieces(READING)]
+    names = [part["audio_url"]["url"] for part in messages[0]["content"]]
+    assert [message.name for message, _ in pieces] == names
+    heard = [tensor.numpy() for _, tensor in pieces]
+    del heard[6]
+    assert np.array_equal(np.concatenate(heard) * 32768, np.concatenate(given))
+    assert incoming.seconds == [0.05] * 6 + [SECONDS] + [0.05] * 3
+    assert len(steps) == 2 * 3  # six of them, the file, three: each step, and that no more comes
+    await until(lambda: loader.room.num_taken == 0)
+
+
+async def test_raw_audio_that_is_large_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omnistage.server.media.incoming.PIECE_BYTES", 4000)
+    given = [np.arange(size, dtype=np.int16) for size in (1000, 1000, 1000, 5000)]
+    parts = [{"type": "input_audio", "input_audio": RawAudio(one, 16_000)} for one in given]
+    loader = MediaLoader(MediaFetcher(()), MediaFolder(None))
+    incoming = await loaded(loader, {"messages": user(*parts)}, Client().request())
+    assert incoming is not None
+    pieces = [tensor async for _, tensor in incoming.pieces(READING)]
+    assert max(tensor.num_bytes for tensor in pieces) <= 4000
+    heard = np.concatenate([tensor.numpy() for tensor in pieces])
+    assert np.array_equal(heard * 32768, np.concatenate(given))
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,14 @@ from support.recorded import (
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.media import sound as sound_module
-from omnistage.server.media.sound import MAX_RATE_HZ, SoundTrack
+from omnistage.server.media.audio.wav import wav_header
+from omnistage.server.media.sound import MAX_RATE_HZ, RawAudio, SoundTrack
+from omnistage.server.runtime.samples import SampleFormat
 
 MODEL_HZ = 16_000
 
 
-def heard(data: bytes, rate_hz: int = 0) -> npt.NDArray[np.float32]:
+def heard(data: bytes | RawAudio, rate_hz: int = 0) -> npt.NDArray[np.float32]:
     """All samples of a file, at its own rate unless another is given."""
     return np.concatenate(list(SoundTrack(data, "part").samples(rate_hz)))
 
@@ -68,6 +70,25 @@ def test_a_wav_that_does_not_say_how_long_it_is_is_heard_to_its_end(
     sound = tones(0.5, rate_hz)
     data = plain_wav(sound, rate_hz, riff_size=riff_size, data_size=data_size)
     assert np.array_equal(heard(data), heard(plain_wav(sound, rate_hz)))
+
+
+@pytest.mark.parametrize("wanted_hz", [0, 8_000, 16_000, 24_000])
+@pytest.mark.parametrize("rate_hz", [8_000, 24_000])
+def test_samples_that_are_in_no_file_are_heard_as_those_of_a_wav(
+    rate_hz: int, wanted_hz: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = (tones(1.3, rate_hz)[0] * 32767).astype(np.int16)
+    wav = wav_header(SampleFormat(rate_hz), sound.nbytes) + sound.tobytes()
+    expected = heard(wav, wanted_hz)
+    monkeypatch.setattr(sound_module, "BLOCK_SAMPLES", 10_000)
+    assert np.array_equal(heard(RawAudio(sound, rate_hz), wanted_hz), expected)
+
+
+def test_samples_that_are_in_no_file_are_bounded_and_must_be_there() -> None:
+    with pytest.raises(ApiError, match="is longer than 3600 s"):
+        heard(RawAudio(np.zeros(3601 * 100, np.int16), 100))
+    with pytest.raises(ApiError, match="has no audio in it"):
+        heard(RawAudio(np.zeros(0, np.int16), MODEL_HZ))
 
 
 def test_a_wav_s_data_end_where_they_say() -> None:

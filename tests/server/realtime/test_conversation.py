@@ -228,8 +228,9 @@ def test_items_become_the_messages_of_a_chat() -> None:
     conversation.add(answer("It is sunny", 1000))
     conversation.truncate("answer", 0, 500)
     messages = messages_of(conversation, "Be short.")
-    wav = base64.b64decode(messages[2]["content"][0]["input_audio"]["data"])
-    assert wav[44:] == samples
+    audio_given = messages[2]["content"][0]["input_audio"]
+    assert audio_given.samples.tobytes() == samples
+    assert audio_given.rate_hz == 24_000
     function = {"name": "look", "arguments": "{}"}
     call = {"id": "call_1", "type": "function", "function": function}
     said = [{"type": "text", "text": "Yes."}]

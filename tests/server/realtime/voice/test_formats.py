@@ -110,3 +110,12 @@ def test_a_sound_is_a_wav_file_at_its_own_rate(form: FormatName) -> None:
     assert wav[:4] == b"RIFF"
     assert int.from_bytes(wav[24:28], "little") == rate_hz
     assert int.from_bytes(wav[40:44], "little") == 2 * rate_hz == len(wav) - 44
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_user_s_audio_is_its_samples_at_its_own_rate(form: FormatName) -> None:
+    rate_hz = samples_of(form).rate_hz
+    data = encoded(sweep(rate_hz), form)
+    raw = UserAudio(data, form).raw
+    assert raw.rate_hz == rate_hz
+    assert np.array_equal(raw.samples, decoded(data, form))
