@@ -11,7 +11,8 @@ from support.gateway import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.endpoints import realtime
 from omnistage.server.options import GatewayOptions
-from omnistage.server.realtime import answers, conversation
+from omnistage.server.realtime import conversation
+from omnistage.server.realtime.answering import answer
 from omnistage.server.realtime.voice import listening
 
 BOUNDS = GatewayOptions().sessions
@@ -55,7 +56,7 @@ def test_there_are_snippets_for_the_sdk_and_without() -> None:
             f"{conversation.MAX_ITEMS} items, `--session-memory-mb` ({BOUNDS.max_bytes >> 20})",
         ),
         ("refused events", str(realtime.MAX_ERRORS)),
-        ("a client that", f"{answers.SLOW_S:.0f} s"),
+        ("a client that", f"{answer.SLOW_S:.0f} s"),
         ("sessions of a server", f"`--max-sessions` ({BOUNDS.max_sessions})"),
     ],
 )

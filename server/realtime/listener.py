@@ -6,12 +6,13 @@ from functools import partial
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.media.parts import decoded
-from omnistage.server.realtime.answers import Answers, RealtimeAnswer
+from omnistage.server.realtime.answering.answer import RealtimeAnswer
+from omnistage.server.realtime.answering.answers import Answers
+from omnistage.server.realtime.answering.response import Response
 from omnistage.server.realtime.common import Common
 from omnistage.server.realtime.events import new_id
 from omnistage.server.realtime.hearing import Hearing, Judge, MakeDetector
 from omnistage.server.realtime.items import Item, Part
-from omnistage.server.realtime.response import Response
 from omnistage.server.realtime.settings import (
     LOGPROBS,
     RealtimeSettings,

@@ -29,7 +29,7 @@ from omnistage.server.http.keys import Keys
 from omnistage.server.media import containers, sound
 from omnistage.server.media.sound import RawAudio
 from omnistage.server.options import SessionBounds
-from omnistage.server.realtime import answers
+from omnistage.server.realtime.answering import answers
 from omnistage.server.realtime.voice.formats import UserAudio, encoded
 
 MANUAL = {"audio": {"input": {"turn_detection": None}}}

@@ -12,14 +12,14 @@ from typing import Any
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.http.outbox import Outbox
+from omnistage.server.realtime.answering.function_calls import FunctionCallProgress
+from omnistage.server.realtime.answering.usage import response_usage
 from omnistage.server.realtime.common import Tell
 from omnistage.server.realtime.conversation import Conversation
 from omnistage.server.realtime.events import new_id
-from omnistage.server.realtime.function_calls import FunctionCallProgress
 from omnistage.server.realtime.items import Item, Json, Part, Status
 from omnistage.server.realtime.playout import PlayedAnswer
 from omnistage.server.realtime.settings import ResponseSettings
-from omnistage.server.realtime.usage import response_usage
 from omnistage.server.realtime.voice.formats import UserAudio, sample_bytes, samples_of
 from omnistage.server.tasks.chat.chunks import delta_of, finish_reason_of
 

@@ -10,9 +10,9 @@ from support.realtime import Order, check_event
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.http.outbox import Outbox
+from omnistage.server.realtime.answering.response import Response
 from omnistage.server.realtime.conversation import Conversation
 from omnistage.server.realtime.events import new_id
-from omnistage.server.realtime.response import Response
 from omnistage.server.realtime.settings import ResponseSettings
 
 Json = dict[str, Any]
