@@ -90,6 +90,8 @@ class Judgement:
         """Returns why a server with this class does not start or answers nothing; or nothing."""
         if self._obstacle or self.endpoints:
             return self._obstacle
+        if self._call.output == "audio":
+            return "no endpoint makes audio of words"
         return "no endpoint brings the image that it makes a video of"
 
     @cached_property
@@ -124,8 +126,6 @@ class Judgement:
         unreached = [one for one in media if one not in self._reached]
         if unreached:
             limits.append(f"no field for {_listed(unreached)}")
-        if self._call.has_sound:
-            limits.append("its sound is dropped")
         return limits
 
     @cached_property
@@ -133,7 +133,9 @@ class Judgement:
         """Returns the endpoints that reach the class, each with its fields that are arguments."""
         if self._obstacle:
             return {}
-        if self._call.output == "video":
+        if self._call.output == "audio":
+            found = []
+        elif self._call.output == "video":
             found = [] if "image" in self._known else [VIDEOS]
         else:
             found = [GENERATIONS] if self._has_task(0) else []

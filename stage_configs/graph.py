@@ -530,6 +530,12 @@ class StageGraph(FrozenModel):
             names = " or ".join(sorted(writers))
             message = f"{output} is drawn of what {names} writes, so `text: {names}` is one too"
             raise problem(message, "outputs", output)
+        maker = self.stages[self.outputs[output]]
+        if output == "audio" and writers and DRAWN & KINDS[maker.kind].outputs:
+            message = (
+                "a pipeline's audio is made of a request's own words: no edge may bring others"
+            )
+            raise problem(message, "outputs", output)
 
     def _check_placement(self) -> None:
         for name, stage in self.stages.items():

@@ -158,7 +158,7 @@ class Flight:
         """Note when audio came, if this is some; of an unknown rate it fails once it is taken."""
         pcm = chunk.tensors.get("pcm")
         if pcm is not None and link.record.sample_rate_hz is not None and len(pcm.data):
-            self.pace.packet(now, sample_format_of(link).seconds(len(pcm.data)))
+            self.pace.packet(now, sample_format_of(link, pcm).seconds(len(pcm.data)))
 
     def count(self, link: StageLink, chunk: Chunk[OfRequest]) -> None:
         """Add what an output's chunk from a stage brings; tokens come with the last one."""
@@ -170,7 +170,8 @@ class Flight:
         elif isinstance(message, Embedding):
             self.num_tokens_in += message.num_tokens
         elif isinstance(message, Sound) and "pcm" in chunk.tensors:
-            self.audio_s += sample_format_of(link).seconds(len(chunk.tensors["pcm"].data))
+            pcm = chunk.tensors["pcm"]
+            self.audio_s += sample_format_of(link, pcm).seconds(len(pcm.data))
         elif isinstance(message, ImagePixels) and not message.is_preview:
             self.num_images += 1
             if chunk.last:

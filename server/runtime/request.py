@@ -156,7 +156,7 @@ def output_of(
         return ImageOutput(step=message.step, num_steps=message.num_steps, last=last)
     if isinstance(message, to_gateway.ImagePixels):
         return image_of(message, tensors["pixels"], last)
-    return audio_of(sample_format_of(link), message, tensors, last)
+    return audio_of(sample_format_of(link, tensors.get("pcm")), message, tensors, last)
 
 
 def audio_of(

@@ -5,6 +5,7 @@ Stereo is interleaved: a left and a right sample, and so on.
 
 from dataclasses import dataclass
 
+from omnistage.connectors.chunk import Tensor
 from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.stage_link import StageLink
 
@@ -28,10 +29,14 @@ class SampleFormat:
         return num_bytes / self.num_bytes / self.rate_hz
 
 
-def sample_format_of(link: StageLink) -> SampleFormat:
-    """Returns the format of a stage's samples; ApiError if its rate is not known yet."""
+def sample_format_of(link: StageLink, pcm: Tensor | None) -> SampleFormat:
+    """Returns the format of a stage's samples; ApiError if its rate is not known yet.
+
+    `pcm`: int16 [n] or [n, 2], whose shape says whether they are stereo; None: as the stage does.
+    """
     rate_hz = link.record.sample_rate_hz
     if rate_hz is None:
         message = f"Stage {link.name} sends audio and has not said its sample rate."
         raise ApiError(500, message, code="unknown_sample_rate")
-    return SampleFormat(rate_hz, link.record.num_channels)
+    shape = () if pcm is None else pcm.shape
+    return SampleFormat(rate_hz, shape[1] if len(shape) > 1 else link.record.num_channels)

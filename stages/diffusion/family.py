@@ -19,7 +19,7 @@ FAMILY = Family(
     kinds={
         "diffusers": Kind(
             f"{HERE}.stage:DiffusionStage",
-            frozenset({"image", "video"}),
+            frozenset({"image", "video", "audio"}),
             samples=False,
             takes=(payloads(Payload.EMBEDS), payloads(Payload.TEXT)),
             arguments=frozenset(

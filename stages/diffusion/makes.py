@@ -13,9 +13,18 @@ from typing import Any
 
 from omnistage.stage_configs.checkpoint import PIPELINE, Checkpoint
 from omnistage.stage_configs.kinds import Offer
+from omnistage.stages.messages.to_gateway import PipelineOutput
 
 RESULTS = ("images", "frames", "image", "video")  # names of pixels in what a call returns
-SOUNDS = {"audio", "audios", "sound"}
+SOUNDS = ("audios", "audio", "sound")  # and of samples
+# Arguments for the length of audio in seconds.
+LENGTHS = (
+    "audio_end_in_s",
+    "audio_length_in_s",
+    "audio_duration_s",
+    "audio_duration",
+    "duration",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +45,27 @@ class PipelineSignature:
         return cls(name, frozenset(one.arg for one in named), frozenset(keys))
 
     @property
-    def output(self) -> str:
-        """Returns what is made: `image` or `video`."""
-        return "video" if "num_frames" in self.parameters else "image"
+    def output(self) -> PipelineOutput:
+        """Returns what is made: `image`, `video` (with or without audio) or `audio` alone."""
+        if "num_frames" in self.parameters:
+            return "video"
+        if self.returns:
+            return "image" if self.returns.intersection(RESULTS) else "audio"
+        is_timed = bool(self.parameters.intersection(LENGTHS))
+        return "audio" if is_timed and "height" not in self.parameters else "image"
 
     @property
     def has_sound(self) -> bool:
-        """Returns whether audio comes beside the pixels."""
-        return bool(SOUNDS & self.returns)
+        """Returns whether its videos come with audio."""
+        return self.output == "video" and bool(self.returns.intersection(SOUNDS))
 
     def check(self) -> None:
-        """Raise ValueError for a pipeline that returns neither images nor frames."""
-        if self.returns and not self.returns.intersection(RESULTS):
+        """Raise ValueError for a pipeline that returns no images, frames or audio."""
+        if self.returns and not self.returns.intersection((*RESULTS, *SOUNDS)):
             made = ", ".join(sorted(self.returns))
             raise ValueError(
-                f"{self.name} returns {made} only: pipelines are served that return images or "
-                "frames"
+                f"{self.name} returns {made} only: pipelines are served that return images, "
+                "frames or audio"
             )
 
 
@@ -67,29 +81,38 @@ def offer(checkpoint: Checkpoint, engine: Mapping[str, object]) -> Offer | None:
     if call is None:
         return None
     call.check()
-    note = f"The audio that {name} makes beside its frames is dropped." if call.has_sound else ""
-    return Offer(frozenset({call.output}), note)
+    return Offer(frozenset({call.output}))
 
 
 def _keys(returned: ast.expr | None) -> list[str]:
     """Return the names in what a call returns: an object made with keywords, or a dict."""
     match returned:
         case ast.Call(keywords=keywords):
-            return [keyword.arg for keyword in keywords if keyword.arg]
+            return [one.arg for one in keywords if one.arg and not _is_none(one.value)]
         case ast.Dict(keys=keys):
             values = (key.value for key in keys if isinstance(key, ast.Constant))
             return [value for value in values if isinstance(value, str)]
     return []
 
 
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
 def check_class(made: Any) -> None:
     """Raise ValueError for a user's pipeline class that makes nothing that is served."""
+    signature_of(made).check()
+
+
+def signature_of(made: Any) -> PipelineSignature:
+    """Return the call of a loaded class: by its source, else by its parameters alone."""
     try:
         (function,) = ast.parse(dedent(inspect.getsource(made.__call__))).body
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return  # it has no source that could be read
-    if isinstance(function, ast.FunctionDef):
-        PipelineSignature.read(made.__name__, function).check()
+        assert isinstance(function, ast.FunctionDef)
+    except (OSError, TypeError, SyntaxError, ValueError, AssertionError):
+        parameters = inspect.signature(made.__call__).parameters
+        return PipelineSignature(made.__name__, frozenset(parameters), frozenset())
+    return PipelineSignature.read(made.__name__, function)
 
 
 @cache

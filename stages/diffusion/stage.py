@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from omnistage.stages.diffusion.control.bound import BoundOptions
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
 from omnistage.stages.diffusion.control.defaults import DefaultOptions
 from omnistage.stages.diffusion.control.metrics import DiffusionMetrics
+from omnistage.stages.diffusion.engine.job import awaited
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptions
 from omnistage.stages.diffusion.merging.learning import first_calls
@@ -35,6 +35,7 @@ from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
 from omnistage.stages.diffusion.request.prompt_embeds import Upstream, blank_embeds
 from omnistage.stages.diffusion.request.prompt_text import PromptTexts
+from omnistage.stages.diffusion.request.sound import audio_of, length_for_warm_up, rate_of, sound_of
 from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of, makes_alpha
 from omnistage.stages.diffusion.request.text_tokens import TokenCounter
 from omnistage.stages.diffusion.request.told import Told
@@ -93,7 +94,8 @@ class DiffusionStage:
         self._control.attach(self._engine)
         self._metrics = DiffusionMetrics(self._engine, self._control.embeddings)
         bound = self._bound_options.bound(self._tasks, self._engine.speed, self._ports.deadlines)
-        return Ready(commands=self._control.commands, work=self._default_options.applied(bound))
+        work = self._default_options.applied(bound)
+        return Ready(sample_rate_hz=self._rate_hz, commands=self._control.commands, work=work)
 
     def _read(self, folder: str | None = None) -> object:
         """The pipeline of a folder, or of ours, on the host."""
@@ -116,9 +118,11 @@ class DiffusionStage:
         self._profile = profile_of(*loaded.parts.dit.values())
         self._tasks = Tasks.find(pipeline)
         self._tokens = TokenCounter(pipeline)
-        self._kind = output_kind(known)
+        self._kind = output_kind(pipeline)
+        self._rate_hz = rate_of(pipeline, needs_one=self._kind == "audio")
         short = {
             STEPS: WARM_UP_STEPS,
+            **length_for_warm_up(known),
             **pictures_for_warm_up(pipeline),
             **self._default_options.warm_up(),
             **self._ports.engine.get("warm_up", {}),
@@ -225,10 +229,15 @@ class DiffusionStage:
         except ValueError as error:  # a pipeline's own check of its arguments
             raise RequestError(400, str(error), code="invalid_value") from error
         times.finish(num_pictures(body))
+        if self._kind == "audio":
+            await told.finish_sound(await asyncio.to_thread(audio_of, result))
+            return
         text_tokens = self._tokens.count(body["prompt"], body.get("negative_prompt"))
         pictures = await asyncio.to_thread(pictures_of, result, num_pictures(body))
         rate = frame_rate(pipeline, arguments)
-        await told.finish(pictures, text_tokens, rate, self._profile.token_side)
+        is_heard = self._rate_hz is not None and body.get("audio") is not False
+        sound = await asyncio.to_thread(sound_of, result) if is_heard else None
+        await told.finish(pictures, text_tokens, rate, self._profile.token_side, sound)
 
     async def _body(self, opened: Opened) -> Mapping[str, Any] | None:
         """Returns what is wanted, with the text that the stage upstream writes; None: it wrote
@@ -289,10 +298,3 @@ class DiffusionStage:
             await asyncio.to_thread(self._ranks.close)
         if self._upstream is not None:
             self._upstream.close()
-
-
-async def awaited(future: "Future[Any]") -> object:
-    """A future of another thread; ours may be cancelled, that one goes on, for nobody."""
-    ours = asyncio.wrap_future(future)
-    ours.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is retrieved
-    return await asyncio.shield(ours)

@@ -9,6 +9,7 @@ from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.families import MetricFamily
 
 PictureOutput = Literal["image", "video"]
+PipelineOutput = Literal["image", "video", "audio"]
 NumChannels = Literal[1, 2]  # mono or stereo
 
 TOKEN_SIDE = 16  # pixels of the side of what most denoisers take as one token
@@ -66,11 +67,11 @@ class Ready(Message, frozen=True):
     """The stage serves from now on, and what it can do.
 
     `speakers`: the voices that it knows. `sample_rate_hz`, `num_channels`: of the audio that it
-    makes. `commands`: those that it knows, each with why it is refused as the stage is configured,
-    or with nothing. `work`: the most that one request may ask it for. `loras`: adapters that are
-    models of their own; None where adapters are none, as a pipeline's. `speech`: of an entry that
-    speaks a given text; None: there is nothing to say but the `speakers`. `reading`: of an entry
-    whose requests have media.
+    makes; samples [n, 2] are stereo in any case. `commands`: those that it knows, each with why it
+    is refused as the stage is configured, or with nothing. `work`: the most that one request may
+    ask it for. `loras`: adapters that are models of their own; None where adapters are none, as a
+    pipeline's. `speech`: of an entry that speaks a given text; None: there is nothing to say but
+    the `speakers`. `reading`: of an entry whose requests have media.
     """
 
     seconds: float = 0.0
@@ -156,10 +157,11 @@ class Sound(Message, frozen=True):
     """Samples: tensor `pcm`, int16 [n] of mono or [n, 2] of stereo, at the rate of `Ready`.
 
     Tensor `codes` holds the frames that they were made of, if asked for. `num_frames` counts all of
-    the answer's, on the last.
+    the answer's, on the last. `output`: `video` for the audio of a video, which follows its frames.
     """
 
     num_frames: int = 0
+    output: Literal["audio", "video"] = "audio"
 
 
 class ImagePixels(Message, frozen=True):
@@ -180,7 +182,7 @@ class ImagePixels(Message, frozen=True):
 class Step(Message, frozen=True):
     """A denoising step was taken; `num_steps` is 0 if the pipeline does not tell it."""
 
-    output: PictureOutput
+    output: PipelineOutput
     step: int
     num_steps: int = 0
 
@@ -248,4 +250,4 @@ def output_name(message: Output) -> str:
         return "transcript"
     if isinstance(message, Embedding):
         return "embedding"
-    return "audio" if isinstance(message, Sound) else message.output
+    return message.output

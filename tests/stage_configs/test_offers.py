@@ -23,25 +23,26 @@ def graph_of(folder: Path, outputs: str, model: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "output"), [("QwenImagePipeline", "image"), ("WanPipeline", "video")]
+    ("name", "output"),
+    [
+        ("QwenImagePipeline", "image"),
+        ("WanPipeline", "video"),
+        ("LTX2Pipeline", "video"),
+        ("StableAudioPipeline", "audio"),
+    ],
 )
 def test_a_folder_announces_the_one_output_of_its_pipeline(
     name: str, output: str, tmp_path: Path
 ) -> None:
     model = folder_of(tmp_path, name)
     assert find_graph(model).outputs == {output: "dit"}
-    both = graph_of(tmp_path, "{image: dit, video: dit}", model)
-    assert find_graph(both).outputs == {output: "dit"}
-
-
-def test_audio_that_is_dropped_is_noted(tmp_path: Path) -> None:
-    graph = find_graph(folder_of(tmp_path, "LTX2Pipeline"))
-    assert graph.outputs == {"video": "dit"}
-    assert graph.note == "The audio that LTX2Pipeline makes beside its frames is dropped."
+    every = graph_of(tmp_path, "{image: dit, video: dit, audio: dit}", model)
+    assert find_graph(every).outputs == {output: "dit"}
 
 
 def test_a_class_of_nobody_s_announces_what_the_file_says(tmp_path: Path) -> None:
-    assert find_graph(folder_of(tmp_path, "MyPipeline")).outputs == {"image": "dit", "video": "dit"}
+    outputs = {"image": "dit", "video": "dit", "audio": "dit"}
+    assert find_graph(folder_of(tmp_path, "MyPipeline")).outputs == outputs
 
 
 def test_an_output_that_the_pipeline_does_not_make_is_refused(tmp_path: Path) -> None:
@@ -50,8 +51,8 @@ def test_an_output_that_the_pipeline_does_not_make_is_refused(tmp_path: Path) ->
         find_graph(file)
 
 
-def test_a_pipeline_of_audio_is_refused(tmp_path: Path) -> None:
-    model = folder_of(tmp_path, "StableAudioPipeline")
+def test_a_pipeline_without_a_known_output_is_refused(tmp_path: Path) -> None:
+    model = folder_of(tmp_path, "MarigoldDepthPipeline")
     for target in (model, graph_of(tmp_path, "{image: dit, video: dit}", model)):
-        with pytest.raises(GraphError, match=r"^stages.dit: .*StableAudioPipeline returns audios"):
+        with pytest.raises(GraphError, match=r"^stages.dit: .*MarigoldDepthPipeline returns"):
             find_graph(target)

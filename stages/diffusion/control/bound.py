@@ -44,7 +44,7 @@ class BoundOptions(EngineOptions):
         if megapixels is None and speed is not None:
             megapixels, reason = _within(speed, deadlines)
             logger.info("a request may have %.3g megapixels at once (%s)", megapixels, reason)
-        is_video = output_kind(known) == "video"
+        is_video = output_kind(pipeline) == "video"
         width, height = (_default_side(pipeline, known, name) for name in ("width", "height"))
         edits = tasks.image or tasks.mask
         return WorkBound(

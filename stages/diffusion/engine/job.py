@@ -1,5 +1,6 @@
 """One request's call of a pipeline, in a greenlet of the engine's thread."""
 
+import asyncio
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
@@ -152,3 +153,10 @@ def wait_for_turn(target: Target, args: Any, kwargs: Arguments) -> Any:
     if outcome.error is not None:
         raise outcome.error
     return outcome.value
+
+
+async def awaited(future: "Future[Any]") -> object:
+    """A future of another thread; ours may be cancelled, that one goes on, for nobody."""
+    ours = asyncio.wrap_future(future)
+    ours.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is retrieved
+    return await asyncio.shield(ours)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from omnistage.stage_configs.work import SHARE_OF_STEPS
+from omnistage.stages.diffusion.request.sound import sound_arguments
 from omnistage.stages.diffusion.request.tasks import arguments_of
 from omnistage.stages.diffusion.request.videos import counted
 from omnistage.stages.worker.failure import RequestError
@@ -44,6 +45,7 @@ def call_arguments(
     rate = next((one for one in RATES if one in known), None)
     if rate is not None and body.get("fps") is not None:
         arguments[rate] = body["fps"]
+    arguments |= sound_arguments(known, body)
     share = SHARE_OF_STEPS.get(body.get("quality") or "")
     if share is not None and STEPS not in arguments:
         arguments[STEPS] = math.ceil(share * known[STEPS].default)

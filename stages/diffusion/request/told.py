@@ -6,10 +6,18 @@ from collections import deque
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.diffusion.request import outputs
-from omnistage.stages.messages.to_gateway import TOKEN_SIDE, ImagePixels, PictureOutput, Step
+from omnistage.stages.diffusion.request.sound import Samples
+from omnistage.stages.messages.to_gateway import (
+    TOKEN_SIDE,
+    ImagePixels,
+    PipelineOutput,
+    Sound,
+    Step,
+)
 from omnistage.stages.worker.stage import StagePorts
 
 Item = tuple[Step | ImagePixels, outputs.Picture | None]
+NUM_SAMPLES = 1 << 16  # of a channel, in one message
 
 
 class Told:
@@ -18,7 +26,7 @@ class Told:
     So no more waits than there are previews, and a step after each.
     """
 
-    def __init__(self, ports: StagePorts, request_id: str, kind: PictureOutput) -> None:
+    def __init__(self, ports: StagePorts, request_id: str, kind: PipelineOutput) -> None:
         self._ports = ports
         self._request_id = request_id
         self._kind = kind
@@ -53,6 +61,7 @@ class Told:
 
     def preview(self, pixels: outputs.Picture) -> None:
         """Sends the image so far as soon as there is room."""
+        assert self._kind != "audio"
         self._put(ImagePixels(self._kind, is_preview=True), pixels)
 
     def _put(self, message: Step | ImagePixels, pixels: outputs.Picture | None = None) -> None:
@@ -79,17 +88,37 @@ class Told:
         text_tokens: int,
         fps: float = 0,
         token_side: int = TOKEN_SIDE,
+        sound: Samples | None = None,
     ) -> None:
-        """All that waits, then the pictures, each once there is room for it."""
-        self._ports.mark(self._request_id, "decoded")
-        if self._sending is not None:
-            await self._sending
+        """All that waits, then the pictures and the sound, each once there is room for it."""
+        assert self._kind != "audio"
+        await self._decoded()
         for index, pixels in enumerate(pictures):
             await self._ports.room.wait(self._request_id)
             message = ImagePixels(
                 self._kind, index, text_tokens=text_tokens, fps=fps, token_side=token_side
             )
-            self._send(message, pixels, last=index == len(pictures) - 1)
+            self._send(message, pixels, last=sound is None and index == len(pictures) - 1)
+        if sound is not None:
+            await self._send_sound(sound)
+
+    async def finish_sound(self, samples: Samples) -> None:
+        """All that waits, then audio alone."""
+        await self._decoded()
+        await self._send_sound(samples)
+
+    async def _decoded(self) -> None:
+        self._ports.mark(self._request_id, "decoded")
+        if self._sending is not None:
+            await self._sending
+
+    async def _send_sound(self, samples: Samples) -> None:
+        message = Sound(output="video" if self._kind == "video" else "audio")
+        for start in range(0, len(samples), NUM_SAMPLES):
+            await self._ports.room.wait(self._request_id)
+            pcm = Tensor.from_numpy(samples[start : start + NUM_SAMPLES])
+            is_last = start + NUM_SAMPLES >= len(samples)
+            self._ports.send_output(self._request_id, message, {"pcm": pcm}, is_last)
 
     def nothing(self) -> None:
         """Nothing was wanted: the end, and no picture."""

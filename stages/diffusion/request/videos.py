@@ -1,19 +1,20 @@
-"""Pipelines that make videos: how they are told from others."""
+"""The kinds of output of pipelines, and how many a call makes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from omnistage.stages.messages.to_gateway import PictureOutput
+from omnistage.stages.diffusion.makes import signature_of
+from omnistage.stages.messages.to_gateway import PipelineOutput
 from omnistage.stages.worker.failure import RequestError
 
-COUNTS = ("num_images_per_prompt", "num_videos_per_prompt")
+COUNTS = ("num_images_per_prompt", "num_videos_per_prompt", "num_waveforms_per_prompt")
 
-PIXELS = frozenset({"image", "video"})  # outputs that a pipeline may make; others are other stages'
+KINDS: tuple[PipelineOutput, ...] = ("image", "video", "audio")
 
 
-def output_kind(known: Iterable[str]) -> PictureOutput:
-    """Returns what a pipeline whose call has these arguments makes: `image` or `video`."""
-    return "video" if "num_frames" in known else "image"
+def output_kind(pipeline: object) -> PipelineOutput:
+    """Returns what a pipeline makes: `image`, `video` or `audio`."""
+    return signature_of(type(pipeline)).output
 
 
 def counted(num: int, prompt: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
@@ -27,9 +28,12 @@ def counted(num: int, prompt: Mapping[str, Any], known: Iterable[str]) -> dict[s
     return {"prompt": [one for one in prompts for _ in range(num)]}
 
 
-def check_kind(wanted: Iterable[str], made: str) -> None:
-    """Raises RequestError if a request wants frames of pixels that the pipeline does not make."""
-    for kind in PIXELS.intersection(wanted):
-        if kind != made:
-            message = f"this pipeline makes no {kind}; it makes {made}"
-            raise RequestError(400, message, code="unsupported_model")
+def check_kind(wanted: Collection[str], made: PipelineOutput) -> None:
+    """Raises RequestError if the pipeline makes none of the outputs that a request wants.
+
+    The others are those of other stages.
+    """
+    if made not in wanted:
+        kind = next((one for one in KINDS if one in wanted), ", ".join(wanted))
+        message = f"this pipeline makes no {kind}; it makes {made}"
+        raise RequestError(400, message, code="unsupported_model")

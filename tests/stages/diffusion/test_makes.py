@@ -10,10 +10,10 @@ from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.kinds import Offer
 from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.diffusion.loading.loading import LoadOptions
-from omnistage.stages.diffusion.makes import call_of, offer
+from omnistage.stages.diffusion.makes import call_of, offer, signature_of
 from omnistage.stages.diffusion.request.tasks import arguments_of
 
-IMAGE, VIDEO = Offer(frozenset({"image"})), Offer(frozenset({"video"}))
+IMAGE, VIDEO, AUDIO = (Offer(frozenset({output})) for output in ("image", "video", "audio"))
 
 
 def folder_of(folder: Path, name: Any) -> Path:
@@ -33,13 +33,13 @@ def folder_of(folder: Path, name: Any) -> Path:
         ("WanPipeline", VIDEO),
         ("LTXPipeline", VIDEO),
         ("HunyuanVideoPipeline", VIDEO),
-        (
-            "LTX2Pipeline",
-            Offer(
-                frozenset({"video"}),
-                "The audio that LTX2Pipeline makes beside its frames is dropped.",
-            ),
-        ),
+        ("LTX2Pipeline", VIDEO),
+        ("Kandinsky6TI2VAPipeline", VIDEO),
+        ("StableAudioPipeline", AUDIO),
+        ("StableAudio3InpaintPipeline", AUDIO),
+        ("AceStepPipeline", AUDIO),
+        ("LongCatAudioDiTPipeline", AUDIO),
+        ("AudioLDM2Pipeline", AUDIO),
         ("NobodysPipeline", None),
         (["my.module", "MyPipeline"], None),
         ("../../etc/passwd", None),
@@ -52,18 +52,15 @@ def test_what_a_folder_s_pipeline_makes(name: Any, expected: Offer | None, tmp_p
 @pytest.mark.parametrize(
     ("name", "returns"),
     [
-        ("StableAudioPipeline", "audios"),
-        ("AudioLDM2Pipeline", "audios"),
-        ("AceStepPipeline", "audios"),
         ("LLaDA2Pipeline", "sequences, texts"),
         ("FluxPriorReduxPipeline", "pooled_prompt_embeds, prompt_embeds"),
         ("MarigoldDepthPipeline", "latent, prediction, uncertainty"),
     ],
 )
-def test_a_pipeline_without_pixels_is_refused_before_its_weights_are_read(
+def test_a_pipeline_without_pixels_or_audio_is_refused_before_its_weights_are_read(
     name: str, returns: str, tmp_path: Path
 ) -> None:
-    refusal = f"{name} returns {returns} only: pipelines are served that return images or frames"
+    refusal = f"{name} returns {returns} only: pipelines are served that return images, frames or"
     folder = folder_of(tmp_path, name)  # has no weights
     with pytest.raises(ValueError, match=refusal):
         offer(Checkpoint(str(folder)), {})
@@ -71,27 +68,51 @@ def test_a_pipeline_without_pixels_is_refused_before_its_weights_are_read(
         LoadOptions().load(str(folder))
 
 
-class Singer:
-    """A user's pipeline that sings."""
+@pytest.mark.parametrize(
+    ("name", "has_sound"),
+    [
+        ("LTX2Pipeline", True),
+        ("LTX2ConditionPipeline", True),
+        ("Cosmos3OmniPipeline", True),
+        ("LTX2HDRPipeline", False),  # returns `audio=None`
+        ("WanPipeline", False),
+        ("StableAudioPipeline", False),  # audio is all that it makes
+    ],
+)
+def test_videos_with_audio_are_known(name: str, has_sound: bool) -> None:
+    call = call_of(name)
+    assert call is not None
+    assert call.has_sound is has_sound
+
+
+class Writer:
+    """A user's pipeline that writes."""
 
     @classmethod
-    def from_pretrained(cls, folder: str, **more: Any) -> "Singer":
+    def from_pretrained(cls, folder: str, **more: Any) -> "Writer":
         raise AssertionError
 
     def __call__(self, prompt: str) -> Any:
-        return {"audios": [prompt]}
+        return {"texts": [prompt]}
 
 
-class Unknown(Singer):
+class Unknown(Writer):
     """One whose call says nothing of what it returns."""
 
     def __call__(self, prompt: str) -> Any:
         return [prompt]
 
 
+class Singer(Unknown):
+    """One whose call says nothing of what it returns, and takes a length in seconds."""
+
+    def __call__(self, prompt: str, audio_length_in_s: float = 1) -> Any:
+        return [prompt]
+
+
 def test_a_user_s_class_is_refused_alike(tmp_path: Path) -> None:
-    path = f"{__name__}.Singer"
-    with pytest.raises(ValueError, match="Singer returns audios only"):
+    path = f"{__name__}.Writer"
+    with pytest.raises(ValueError, match="Writer returns texts only"):
         LoadOptions(pipeline_class=path)
     LoadOptions(pipeline_class=f"{__name__}.Unknown")
     folder = folder_of(tmp_path, "QwenImagePipeline")
@@ -104,3 +125,8 @@ def test_parameters_are_those_of_the_class(name: str) -> None:
     call = call_of(type(pipeline).__name__)
     assert call is not None
     assert call.parameters - {"self"} == set(arguments_of(pipeline))
+
+
+@pytest.mark.parametrize(("made", "output"), [(Unknown, "image"), (Singer, "audio")])
+def test_what_a_user_s_class_makes_is_told_by_its_arguments(made: type, output: str) -> None:
+    assert signature_of(made).output == output

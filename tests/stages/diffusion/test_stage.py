@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from omnistage.connectors import make_connector
-from omnistage.stages.diffusion.stage import DiffusionStage, awaited
+from omnistage.stages.diffusion.engine.job import awaited
+from omnistage.stages.diffusion.stage import DiffusionStage
 from omnistage.stages.worker.stage import StagePorts
 
 

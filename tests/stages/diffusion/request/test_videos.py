@@ -12,7 +12,7 @@ from support.tiny_pipelines import quiet
 
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.outputs import to_uint8
-from omnistage.stages.diffusion.request.videos import counted, output_kind
+from omnistage.stages.diffusion.request.videos import counted
 from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.to_gateway import ImagePixels, Step
 from omnistage.stages.messages.to_stage import Request
@@ -55,4 +55,3 @@ def test_how_many_is_asked_as_the_pipeline_takes_it() -> None:
     }
     assert counted(2, {"prompt": "a"}, ["prompt"]) == {"prompt": ["a", "a"]}
     assert counted(1, {"prompt": "a"}, ["prompt"]) == {"prompt": "a"}
-    assert output_kind(["prompt"]) == "image"
