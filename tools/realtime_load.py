@@ -132,7 +132,11 @@ class BothDetectors:
 
 
 class Memory:
-    """The resident memory of a process, in MiB: at its start, and its peak since."""
+    """The resident memory of a process, in MiB: at its start, and its peak since.
+
+    Pages of the stages' shared memory are left out: it has a fixed size, and counts as resident
+    only as its rings are first written.
+    """
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -150,7 +154,8 @@ class Memory:
         return self._cpu_s() - self.cpu_s
 
     def _now_mb(self) -> float:
-        return float(self._process.memory_info().rss) / (1 << 20)
+        info = self._process.memory_info()
+        return float(info.rss - info.shared) / (1 << 20)
 
     def _cpu_s(self) -> float:
         times = self._process.cpu_times()

@@ -39,6 +39,7 @@ from omnistage.stage_configs.pick import GRAPHS
 pytestmark = pytest.mark.engine
 
 MAX_TOKENS, MAX_CODES = 16, 40
+NUM_TRIES = 5  # the order of processes on a busy machine is not ours: once is enough
 ASKED = [*QUESTIONS, video_question(video_bytes(num_frames=4, size=64))]
 VOICE = {"voice": "Chelsie", "format": "pcm16"}
 
@@ -175,22 +176,38 @@ async def test_both_read_a_long_prompt_at_once_and_no_stage_waits_for_the_end_of
     answer = qwen2_5_reference.answer(asked, MAX_TOKENS, MAX_CODES)
     reply = await server.ask(asked.messages, **options(return_timeline=True))
     assert_equal(reply, answer)
+    at_ms = dict[str, float]()
+    for number in range(NUM_TRIES):
+        at_ms = await timeline_of_a_long_answer(server, asked, salt=f"read anew {number}")
+        if is_at_once(at_ms):
+            return
+    pytest.fail(f"a stage waited for the end of another: {at_ms}")
+
+
+async def timeline_of_a_long_answer(
+    server: TinyServer, asked: Question, salt: str
+) -> dict[str, float]:
+    """When each stage reached what, and the gateway the text's end, in ms since the request."""
     talker = {"temperature": 0, "max_tokens": 120, "ignore_eos": True}
     more: dict[str, Any] = {"max_completion_tokens": 200, "stage_params": {"talker": talker}}
-    more["ignore_eos"] = True
+    more |= {"ignore_eos": True, "cache_salt": salt}
     began = time.monotonic()
-    at_ms, last_text_ms = dict[str, float](), 0.0
+    at_ms = dict[str, float]()
     async for event in server.events(asked.messages, **options(return_timeline=True, **more)):
         for choice in event["choices"]:
             if (choice["delta"].get("audio") or {}).get("transcript"):
-                last_text_ms = 1000 * (time.monotonic() - began)
+                at_ms["gateway.last_text"] = 1000 * (time.monotonic() - began)
         marks = event.get("timeline", ())
         at_ms |= {f"{mark['stage']}.{mark['event']}": mark["ms"] for mark in marks}
+    return at_ms
+
+
+def is_at_once(at_ms: dict[str, float]) -> bool:
+    """Whether the talker read while the thinker did, and both later stages while it wrote."""
     first_token_ms = at_ms["thinker.first_token"]
-    assert at_ms["talker.first_prefill"] < first_token_ms
-    half_of_the_text_ms = (first_token_ms + last_text_ms) / 2
-    assert at_ms["talker.first_code"] < half_of_the_text_ms
-    assert at_ms["token2wav.first_frames"] < half_of_the_text_ms
+    half_of_the_text_ms = (first_token_ms + at_ms["gateway.last_text"]) / 2
+    later = (at_ms["talker.first_code"], at_ms["token2wav.first_frames"])
+    return at_ms["talker.first_prefill"] < first_token_ms and max(later) < half_of_the_text_ms
 
 
 async def test_an_answer_without_a_spoken_token_is_silent(server: TinyServer) -> None:

@@ -29,6 +29,7 @@ STAGES = ("thinker", "talker", "code2wav")
 NUM_BARGE_INS = 6
 IDLE_MS = 1000.0  # the figure of 50 on a quiet machine is `make realtime-load`'s
 STEP_MS = 100
+DRAIN_S = 60  # an answer of any length ends within it, on a busy machine too
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tiny_checkpoint: Path, log: Path) -> Iterator[TinyServer]:
-    options = ("--model", str(tiny_checkpoint), "--answer-ahead", "0", "--history-ahead", "0")
+    options = ["--model", str(tiny_checkpoint), "--answer-ahead", "0", "--history-ahead", "0"]
+    options += ["--set", f"deadlines.drain_s={DRAIN_S}"]
     with running_server(str(chaos_graph(log.parent)), log, *options) as running:
         yield running
 
