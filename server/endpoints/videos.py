@@ -13,7 +13,7 @@ from omnistage.server.endpoints.video_form import read_video_form, video_body
 from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.openapi import described
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.media.mp4 import MEDIA_TYPE, encode
+from omnistage.server.media.mp4 import MEDIA_TYPE
 from omnistage.server.tasks.video_task import RunningVideo, run_video
 from omnistage.server.tasks.videos.schema import VideoRequest
 
@@ -43,4 +43,4 @@ class Videos:
 
     async def _make(self, running: RunningVideo) -> bytes:
         made = await running.made()
-        return await asyncio.to_thread(encode, made.frames, made.fps)
+        return await asyncio.to_thread(made.to_mp4)

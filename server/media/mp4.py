@@ -1,34 +1,88 @@
-"""Videos as files: an mp4, a picture of its first frame, and a sheet of small ones."""
+"""Videos as files: an mp4 with its audio, a picture of its first frame, a sheet of small ones."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import av
 from PIL import Image
 
-from omnistage.server.runtime.request import ImageOutput
+from omnistage.server.media.audio.encoder import BIT_RATE, CODECS, file_samples_of
+from omnistage.server.media.audio.frames import audio_frame, layout_of
+from omnistage.server.runtime.request import AudioOutput, ImageOutput
+from omnistage.server.runtime.samples import SampleFormat
 
 MEDIA_TYPE = "video/mp4"
 MAX_DENOMINATOR = 1001  # of a rate: that of NTSC
 # Of h264 with colours in quarter size, which every player knows.
 CODEC, PIXEL_FORMAT = "libx264", "yuv420p"
+AUDIO_FORM = "aac"
+AUDIO_BLOCK = 1 << 16  # samples of a channel that are encoded at once
 THUMBNAIL_SIDE = 512
 SHEET_COLUMNS, SHEET_ROWS, SHEET_SIDE = 5, 5, 256
 QUALITY = 85  # of 100, of both
 
 
-def encode(frames: Sequence[ImageOutput], fps: float) -> bytes:
-    """Return an mp4 of frames of even sides, so many per second."""
+@dataclass(frozen=True, slots=True)
+class Track:
+    """The audio of a video: s16le, in the format that `samples` says."""
+
+    samples: SampleFormat
+    pcm: bytes
+
+    @classmethod
+    def of(cls, outputs: Sequence[AudioOutput]) -> "Track | None":
+        """Join what came of a video's audio; None of none."""
+        if not outputs:
+            return None
+        return cls(outputs[0].samples, b"".join(one.data for one in outputs))
+
+    def lasting(self, seconds: Fraction) -> "Track":
+        """Return it cut, or followed by silence, so that it lasts as long."""
+        size = round(seconds * self.samples.rate_hz) * self.samples.num_bytes
+        return Track(self.samples, self.pcm[:size].ljust(size, b"\0"))
+
+    def frames(self) -> Iterator[av.AudioFrame]:
+        """Yield the samples as PyAV wants them."""
+        size = AUDIO_BLOCK * self.samples.num_bytes
+        for number, start in enumerate(range(0, len(self.pcm), size)):
+            yield audio_frame(self.pcm[start : start + size], number * AUDIO_BLOCK, self.samples)
+
+
+def encode(frames: Sequence[ImageOutput], fps: float, track: Track | None = None) -> bytes:
+    """Return an mp4 of frames of even sides, so many per second, and of audio that lasts as long.
+
+    The audio has its own rate, or the next one that AAC has.
+    """
     buffer = io.BytesIO()
+    rate = Fraction(fps).limit_denominator(MAX_DENOMINATOR)
     with av.open(buffer, "w", format="mp4") as container:
-        stream = container.add_stream(CODEC, rate=Fraction(fps).limit_denominator(MAX_DENOMINATOR))
+        stream = container.add_stream(CODEC, rate=rate)
         stream.width, stream.height = frames[0].width, frames[0].height
         stream.pix_fmt = PIXEL_FORMAT
+        # Streams are added before the first packet; the container orders what comes by its time.
+        audio = None if track is None else _audio_stream(container, track)
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_image(_image(frame))))
         container.mux(stream.encode())
+        if track is not None and audio is not None:
+            for part in track.lasting(len(frames) / rate).frames():
+                container.mux(audio.encode(part))
+            container.mux(audio.encode(None))
     return buffer.getvalue()
+
+
+def _audio_stream(container: av.container.OutputContainer, track: Track) -> Any:
+    made = file_samples_of(AUDIO_FORM, track.samples)
+    bit_rate = str(BIT_RATE * made.num_channels)
+    return container.add_stream(
+        CODECS[AUDIO_FORM].encoder,
+        rate=made.rate_hz,
+        layout=layout_of(made),
+        options={"b": bit_rate},
+    )
 
 
 def thumbnail(frames: Sequence[ImageOutput]) -> bytes:

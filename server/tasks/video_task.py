@@ -7,7 +7,8 @@ from uuid import uuid4
 
 from omnistage.server.common.served import check_model
 from omnistage.server.media.given import GivenFile, GivenMedia, read_given
-from omnistage.server.runtime.request import GraphRequest, ImageOutput, Outputs
+from omnistage.server.media.mp4 import Track, encode
+from omnistage.server.runtime.request import AudioOutput, GraphRequest, ImageOutput, Outputs
 from omnistage.server.tasks.image_task import check_draws
 from omnistage.server.tasks.service import Caller, Service
 from omnistage.server.tasks.videos.media import Source, fetched
@@ -22,15 +23,20 @@ OnStep = Callable[[int, int], None]  # called with the number of a step, and of 
 
 @dataclass(frozen=True, slots=True)
 class MadeVideo:
-    """The frames of a video, and how many are shown a second."""
+    """The frames of a video, how many are shown a second, and its audio if it has any."""
 
     frames: Sequence[ImageOutput]
     fps: float
+    track: Track | None = None
 
     @property
     def seconds(self) -> float:
         """Returns how long it lasts."""
         return len(self.frames) / self.fps
+
+    def to_mp4(self) -> bytes:
+        """Return the video as a file; may take a while."""
+        return encode(self.frames, self.fps, self.track)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +49,16 @@ class RunningVideo:
     is_rate_given: bool
 
     async def made(self, on_step: OnStep = lambda step, num_steps: None) -> MadeVideo:
-        """Collect the frames; raises ApiError."""
-        frames = []
+        """Collect the frames, and the audio that follows them; raises ApiError."""
+        frames, sounds = [], []
         async with aclosing(self.outputs) as outputs:
             async for one in outputs:
                 if isinstance(one, ImageOutput):
                     frames.append(one) if one.pixels else on_step(one.step, one.num_steps)
-        return MadeVideo(frames, self.rate if self.is_rate_given else frames[0].fps or self.rate)
+                elif isinstance(one, AudioOutput):
+                    sounds.append(one)
+        fps = self.rate if self.is_rate_given else frames[0].fps or self.rate
+        return MadeVideo(frames, fps, Track.of(sounds))
 
 
 def video_work(service: Service) -> WorkBound:

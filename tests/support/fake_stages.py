@@ -160,6 +160,7 @@ class FakeStage:
     """One stage: takes requests and cancels, tells its status."""
 
     work: ClassVar[WorkBound] = WorkBound()  # what a request may ask it for
+    makes_audio: ClassVar[bool] = False
 
     def __init__(self, name: str, connector: Connector, graph: FakeGraph) -> None:
         self.name = name
@@ -203,7 +204,7 @@ class FakeStage:
         ready = Ready(
             seconds=0.1,
             speakers=self.graph.speakers if stage_of(self.name) == "talker" else [],
-            sample_rate_hz=self.graph.sample_rate_hz if stage_of(self.name) == "code2wav" else None,
+            sample_rate_hz=self.graph.sample_rate_hz if self.makes_audio else None,
             num_channels=self.graph.num_channels,
             max_model_len=LENGTHS.get(stage_of(self.name)),
             commands=self.graph.commands,
@@ -592,6 +593,8 @@ class FakeDit(FakeStage):
 class FakeCode2Wav(FakeStage):
     """Makes counting samples, a few frames a chunk; stereo counts down on the right."""
 
+    makes_audio = True
+
     async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
         script = text_of(request.body)
         num_frames = 0
@@ -637,6 +640,7 @@ class FakeCode2Wav(FakeStage):
 class FakeCamera(FakeStage):
     """Makes frames of one grey each, every one lighter by 40 than the one before."""
 
+    makes_audio = True
     work = WorkBound(max_megapixels=0.1, reason="its camera", side_multiple=16)
 
     async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
@@ -654,11 +658,15 @@ class FakeCamera(FakeStage):
                 return
         shape = (body["height"] or 48, body["width"] or 64, 3)
         num_frames = body["num_frames"] or self.work.num_frames or 5
+        has_sound = script == "with sound" and body.get("audio") is not False
         for index in range(num_frames):
             pixels = Tensor.from_numpy(np.full(shape, 40 * index % 256, np.uint8))
             fps = 25.0 if script == "at 25" else self.work.fps
-            last = index == num_frames - 1
+            last = index == num_frames - 1 and not has_sound
             yield ImagePixels("video", index, fps=fps), {"pixels": pixels}, last
+        for part in range(2 if has_sound else 0):
+            pcm = np.full((SAMPLES_PER_FRAME, 2), (1000, -2000), np.int16)
+            yield Sound(output="video"), {"pcm": Tensor.from_numpy(pcm)}, part == 1
 
 
 class FakeStudio(FakeCamera):

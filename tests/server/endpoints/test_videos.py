@@ -55,6 +55,28 @@ def test_the_file_has_the_rate_that_was_asked_for_or_that_the_pipeline_made(
     assert videos.stages.stages["camera"].opened[-1].message.fields["fps"] == asked.get("fps")
 
 
+def test_audio_after_the_frames_is_in_the_file_and_lasts_as_long(videos: RunningGateway) -> None:
+    answer = ask(videos, prompt="with sound", fps=10)
+    with av.open(io.BytesIO(answer.content)) as container:
+        video, audio = container.streams
+        assert (audio.type, audio.codec.name, audio.rate) == ("audio", "aac", 24_000)
+        assert audio.layout.name == "stereo"
+        assert float(audio.duration * audio.time_base) == pytest.approx(0.5)
+        assert float(video.duration * video.time_base) == pytest.approx(0.5)
+        samples = np.concatenate([one.to_ndarray() for one in container.decode(audio)], axis=1)
+    left, right = samples[:, 480:900] * 32768  # the stage makes 960 of each
+    assert np.allclose(left, 1000, atol=300)
+    assert np.allclose(right, -2000, atol=300)
+
+
+@pytest.mark.parametrize("asked", [{"prompt": "a cat"}, {"prompt": "with sound", "audio": False}])
+def test_a_video_without_audio_has_one_stream(
+    asked: dict[str, Any], videos: RunningGateway
+) -> None:
+    with av.open(io.BytesIO(ask(videos, **asked).content)) as container:
+        assert [one.type for one in container.streams] == ["video"]
+
+
 @pytest.mark.parametrize(("field", "value"), [("width", 72), ("height", 66)])
 def test_a_size_that_the_pipeline_does_not_make_is_refused_before_it_begins(
     field: str, value: int, videos: RunningGateway
