@@ -29,7 +29,7 @@ from omnistage.server.http.keys import Keys
 from omnistage.server.media import containers, sound
 from omnistage.server.media.sound import RawAudio
 from omnistage.server.options import SessionBounds
-from omnistage.server.realtime.answering import answers
+from omnistage.server.realtime.answering import answer, answers
 from omnistage.server.realtime.voice.formats import UserAudio, encoded
 
 MANUAL = {"audio": {"input": {"turn_detection": None}}}
@@ -727,7 +727,7 @@ def test_an_idle_session_is_closed(tmp_path: Any) -> None:
 def test_a_client_that_reads_nothing_is_cut_off(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "SLOW_S", 0.3)
+    monkeypatch.setattr(answer, "SLOW_S", 0.3)
     with talking(gateway, max_queue=1) as talk:
         talk.update(**MANUAL)
         talk.write("flood")
