@@ -1,5 +1,6 @@
 """How likely each frame is speech: by Silero's model where it is installed, else by loudness."""
 
+from bisect import bisect_left, insort
 from collections import deque
 from typing import Protocol
 
@@ -30,7 +31,8 @@ class EnergyDetector:
     """
 
     def __init__(self) -> None:
-        self._levels: deque[float] = deque(maxlen=WINDOW_FRAMES)
+        self._levels: deque[float] = deque()
+        self._sorted: list[float] = []  # the same levels: a percentile costs no sorting
 
     async def probabilities(self, frames: Frames) -> Probabilities:
         """Return how likely each frame is speech."""
@@ -39,10 +41,20 @@ class EnergyDetector:
         return np.array([self._probability(float(level)) for level in levels], np.float32)
 
     def _probability(self, level: float) -> float:
-        self._levels.append(level)
-        floor = float(np.percentile(self._levels, 10))
+        floor = self._floor_with(level)
         if len(self._levels) < WINDOW_FRAMES:
             floor = min(floor, QUIET_DB)
         if level < SILENCE_DB:
             return 0.0
-        return float(np.clip((level - floor) / SPEECH_DB, 0.0, 1.0))
+        return min(max((level - floor) / SPEECH_DB, 0.0), 1.0)
+
+    def _floor_with(self, level: float) -> float:
+        """Add a level; returns the tenth percentile of those of the window, interpolated."""
+        if len(self._levels) == WINDOW_FRAMES:
+            del self._sorted[bisect_left(self._sorted, self._levels.popleft())]
+        self._levels.append(level)
+        insort(self._sorted, level)
+        number, part = divmod(0.1 * (len(self._sorted) - 1), 1)
+        low = self._sorted[int(number)]
+        high = self._sorted[min(int(number) + 1, len(self._sorted) - 1)]
+        return low + part * (high - low)

@@ -11,7 +11,12 @@ import pytest
 from support.gateway import RunningGateway
 from support.realtime import silence, speech_like, talking, tone
 
-from omnistage.server.realtime.voice.detectors import EnergyDetector, Probabilities
+from omnistage.server.realtime.voice.detectors import (
+    SPEECH_DB,
+    WINDOW_FRAMES,
+    EnergyDetector,
+    Probabilities,
+)
 from omnistage.server.realtime.voice.formats import Samples
 from omnistage.server.realtime.voice.listening import FRAME_SAMPLES, Ear, Frames
 from omnistage.server.realtime.voice.silero import SileroPool, silero_file
@@ -44,6 +49,17 @@ async def test_a_noise_that_stays_becomes_the_room() -> None:
     likely = await EnergyDetector().probabilities(frames_of(noise(12, 2000)))
     assert likely[5] > 0.5
     assert (likely[-30:] < 0.35).all()
+
+
+async def test_the_floor_is_the_tenth_percentile_of_the_last_five_seconds() -> None:
+    decibels = np.random.default_rng(3).uniform(-50, 0, 3 * WINDOW_FRAMES)
+    loud = np.repeat(10 ** (decibels[:, None] / 20), FRAME_SAMPLES, axis=1).astype(np.float32)
+    detector = EnergyDetector()
+    for end in range(WINDOW_FRAMES, 3 * WINDOW_FRAMES + 1, WINDOW_FRAMES):
+        judged = await detector.probabilities(loud[end - WINDOW_FRAMES : end])
+        floor = np.percentile(decibels[end - WINDOW_FRAMES : end], 10)
+        expected = np.clip((decibels[end - 1] - floor) / SPEECH_DB, 0, 1)
+        assert judged[-1] == pytest.approx(expected, abs=1e-4)
 
 
 async def test_digital_silence_is_never_speech() -> None:
