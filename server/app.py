@@ -31,6 +31,7 @@ from omnistage.server.endpoints import (
     traces,
     transcription,
     version,
+    video_jobs,
     videos,
     voices,
 )
@@ -77,6 +78,7 @@ GUARDED: Tagged = {
     realtime_calls.routes: "Realtime",
     images.routes: "Images",
     videos.routes: "Videos",
+    video_jobs.routes: "Videos",
     embeddings.routes: "Embeddings",
     tokens.routes: "Tokens",
     invocations.routes: "Chat",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LISTEN, LIMITS, MEDIA = "Address", "Keys and limits", "Media"
 STAGES, WEB, LOGS = "Stages and GPUs", "Browsers and TLS", "Logs, traces, profiles"
-MIB = 1 << 20  # beside an option that is given in MiB: its field has bytes
+MIB, GIB = 1 << 20, 1 << 30  # beside an option that is given in them: its field has bytes
 
 
 class RunKeywords(TypedDict, total=False):
@@ -185,6 +185,68 @@ DEFAULT_BOUNDS = SessionBounds()
 
 
 @dataclass(frozen=True, slots=True)
+class VideoBounds:
+    """The jobs of /v1/videos that are kept, and those that wait or run.
+
+    `folder`: None for a temporary one.
+    """
+
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--videos-dir",
+            rich_help_panel=MEDIA,
+            exists=True,
+            file_okay=False,
+            writable=True,
+            help="The folder in which videos of /v1/videos are kept, of one server at a time. "
+            "Without one they are lost at the end.",
+        ),
+    ] = None
+    max_bytes: Annotated[
+        int,
+        GIB,
+        typer.Option(
+            "--videos-max-gib",
+            rich_help_panel=MEDIA,
+            min=1,
+            help="How many GiB the videos of /v1/videos and what waits for them may take; the "
+            "oldest go first.",
+        ),
+    ] = 16 << 30
+    max_age_s: Annotated[
+        int,
+        typer.Option(
+            "--videos-max-age",
+            rich_help_panel=MEDIA,
+            min=1,
+            help="How many seconds a video of /v1/videos is kept once it is made.",
+        ),
+    ] = 86_400
+    max_queue: Annotated[
+        int,
+        typer.Option(
+            "--videos-max-queue",
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many videos of /v1/videos may run or wait; more get 429.",
+        ),
+    ] = 100
+    at_once: Annotated[
+        int,
+        typer.Option(
+            "--videos-at-once",
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many videos of /v1/videos run at once.",
+        ),
+    ] = 4
+
+
+DEFAULT_VIDEOS = VideoBounds()
+
+
+@dataclass(frozen=True, slots=True)
 class Tls:
     """The files of a server's certificate; `key` is in `certificate`, too, if it is None."""
 
@@ -219,6 +281,7 @@ class GatewayOptions(RunOptions):
         ),
     ] = MAX_REQUESTS
     sessions: SessionBounds = DEFAULT_BOUNDS  # of /v1/realtime
+    videos: VideoBounds = DEFAULT_VIDEOS  # of /v1/videos
     requests_per_minute: Annotated[
         int | None,
         typer.Option(

@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 
 import uvicorn
@@ -79,6 +80,9 @@ def serve(
         for abandoned in sweep(before=end_daemon):
             logger.info("removed %s: its server is gone", abandoned)
         run = make_run_directory()
+        if options.videos.folder is None:
+            videos = replace(options.videos, folder=run.scratch / "videos")
+            options = replace(options, videos=videos)
         try:
             limit = options.max_requests
             environment = log_environment(options.log_level)

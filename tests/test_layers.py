@@ -113,6 +113,7 @@ BESIDE: Table = {
             "completion",
             "image_chat",
             "video_task",
+            "video_jobs",
         ),
         *("transcription", "transcription_fields", "transcript", "speech_fields", "utterance"),
         *(

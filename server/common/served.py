@@ -9,7 +9,7 @@ ENDPOINTS = {
     "embedding": "/v1/embeddings",
     "transcript": "/v1/audio/transcriptions",
     "image": '/v1/images/generations, or modalities ["image"] in a chat',
-    "video": "/v1/videos/sync",
+    "video": "/v1/videos",
 }
 """Where a graph without text is called, per output."""
 

@@ -263,6 +263,51 @@ class ImagesAnswer(TypedDict):
     usage: ImageUsage
 
 
+class VideoError(TypedDict):
+    """Why a job failed."""
+
+    code: str
+    message: str
+
+
+class Video(TypedDict):
+    """A job that makes a video; `size` and `seconds` are auto until the pipeline has chosen."""
+
+    id: str
+    object: Literal["video"]
+    model: str
+    status: Literal["queued", "in_progress", "completed", "failed"]
+    progress: int
+    created_at: int
+    completed_at: int | None
+    expires_at: int | None
+    prompt: str | None
+    size: str
+    seconds: str
+    num_frames: int | None
+    fps: float | None
+    remixed_from_video_id: str | None
+    error: VideoError | None
+
+
+class VideoList(TypedDict):
+    """A page of jobs."""
+
+    object: Literal["list"]
+    data: list[Video]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedVideo(TypedDict):
+    """A job that is not there any more."""
+
+    object: Literal["video.deleted"]
+    id: str
+    deleted: Literal[True]
+
+
 class TextAnswer(TypedDict):
     """The transcript of an audio file."""
 

@@ -64,6 +64,14 @@ def video_examples(graph: StageGraph) -> Mapping[str, Any]:
     }
 
 
+def job_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """Returns the jobs that can be asked of a graph that makes videos."""
+    if "video" not in graph.outputs:
+        return {}
+    asked = {"model": graph.served_name, "prompt": "A red square."}
+    return {"a video job": {**asked, "seconds": "1", "size": "256x256"}}
+
+
 def _drawing_examples(graph: StageGraph) -> Mapping[str, Any]:
     if "image" not in graph.outputs:
         return {}

@@ -15,6 +15,8 @@ from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.tasks.images.store import ImageStore
 from omnistage.server.tasks.service import Service
 from omnistage.server.tasks.speech.stored_voices import StoredVoices
+from omnistage.server.tasks.video_jobs import VideoJobs
+from omnistage.server.tasks.videos.job_store import VideoStore
 from omnistage.server.telemetry.follow import Following, TraceExporter
 from omnistage.server.telemetry.recent import RecentTraces
 
@@ -25,6 +27,7 @@ class Gateway(Service):
 
     metrics: RequestCounters
     images: ImageStore
+    videos: VideoJobs
     traces: RecentTraces
     following: Following
     client_secrets: TemporaryKeys[Settings]
@@ -35,12 +38,16 @@ def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingB
     """Return what the endpoints share, as the options say."""
     traces = RecentTraces()
     fetcher, folder = MediaFetcher(options.media_domains), MediaFolder(options.media_path)
+    media = MediaLoader(fetcher, folder, DecodeRoom(options.decode_bytes, giving_back))
+    voices, kept = StoredVoices(options.voices_path), options.videos
+    store = VideoStore(kept.folder, kept.max_bytes, kept.max_age_s)
     return Gateway(
         runtime,
-        MediaLoader(fetcher, folder, DecodeRoom(options.decode_bytes, giving_back)),
-        StoredVoices(options.voices_path),
+        media,
+        voices,
         RequestCounters(runtime),
         ImageStore(),
+        VideoJobs(Service(runtime, media, voices), store, kept.max_queue, kept.at_once),
         traces,
         Following(traces, exporter_to(options.traces_url)),
         TemporaryKeys(),

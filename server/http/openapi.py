@@ -21,6 +21,7 @@ ERRORS = {
     404: "What is named is not there.",
     413: "The body is too large.",
     415: "The body is no JSON in UTF-8, or compressed.",
+    416: "The file has no such bytes.",
     429: "The client has asked too often.",
     500: "The server failed.",
     501: "The server lacks what this needs.",

@@ -5,6 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import uuid4
 
+from omnistage.server.common.errors import fields_named
 from omnistage.server.common.served import check_model
 from omnistage.server.media.given import GivenFile, GivenMedia, read_given
 from omnistage.server.media.mp4 import Track, encode
@@ -98,7 +99,8 @@ async def run_video(
         given = await caller.wait(_given(service, sources, caller))
     request = video_request(service, fields, given)
     rate = fields.rate(video_work(service))
-    return RunningVideo(request, ticket.run(request), rate, fields.fps is not None)
+    with fields_named(fields.name_of):
+        return RunningVideo(request, ticket.run(request), rate, fields.fps is not None)
 
 
 async def _given(service: Service, sources: Sequence[Source], caller: Caller) -> GivenMedia:

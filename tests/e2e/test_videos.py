@@ -99,7 +99,7 @@ def test_it_announces_videos_alone(videos: TinyServer) -> None:
     assert model["output_modalities"] == ["video"]
     answer = httpx.post(f"{videos.url}/v1/images/generations", json={"prompt": "a"})
     assert answer.status_code == 400
-    wanted = "This model makes no images; it makes video: use /v1/videos/sync."
+    wanted = "This model makes no images; it makes video: use /v1/videos."
     assert answer.json()["error"]["message"] == wanted
 
 

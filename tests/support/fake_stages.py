@@ -673,7 +673,7 @@ class FakeStudio(FakeCamera):
     """One that is told a rate, makes 4k + 1 frames, and has a default of everything."""
 
     work = WorkBound(
-        max_megapixels=30.0,
+        max_megapixels=40.0,
         reason="its studio",
         width=64,
         height=48,

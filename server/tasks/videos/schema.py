@@ -63,6 +63,15 @@ class VideoEditRequest(RequestFields):
         sides = {"size": None, "width": None, "height": None, "num_frames": None}
         return {**given, **sides, **({"extra": self.extra} if self.extra else {})}
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """Returns the fields that are given, as JSON has them."""
+        return self.model_dump(exclude_none=True, exclude={"model", *(self.model_extra or {})})
+
+    def name_of(self, field: str) -> str:
+        """Return what the client calls a field that the stages get."""
+        return field
+
     def rate(self, work: WorkBound) -> float:
         """Return the frames per second that are asked for, or that the pipeline makes."""
         return self.fps or work.fps or DEFAULT_FPS
@@ -85,6 +94,10 @@ class VideoRequest(VideoEditRequest):
         size = None if self.size == "auto" else self.size
         sides = {"size": size, "width": width, "height": height}
         return {**super().to_fields(work), **sides, "num_frames": self._num_frames(work)}
+
+    def name_of(self, field: str) -> str:
+        """Return what the client calls a field that the stages get."""
+        return "seconds" if field == "num_frames" and self.seconds is not None else field
 
     def _num_frames(self, work: WorkBound) -> int | None:
         if self.seconds is None:

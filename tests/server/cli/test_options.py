@@ -68,6 +68,11 @@ VALUES = {
     "--ssl-keyfile": "FOLDER/key.pem",
     "--stage": "thinker.max_model_len=99",
     "--turn-model": "FOLDER/turns.onnx",
+    "--videos-at-once": "2",
+    "--videos-dir": "FOLDER",
+    "--videos-max-age": "60",
+    "--videos-max-gib": "3",
+    "--videos-max-queue": "5",
     "--voice-alias": "alloy=ethan",
     "--voices": "FOLDER",
 }

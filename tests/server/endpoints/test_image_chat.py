@@ -206,7 +206,7 @@ def test_a_chat_without_modalities_is_answered_by_images_where_there_is_no_text(
 @pytest.mark.parametrize(
     ("graph", "makes"),
     [
-        (CAMERA, "video: use /v1/videos/sync"),
+        (CAMERA, "video: use /v1/videos"),
         (SPEAKER, "audio: use /v1/audio/speech"),
         (EMBEDDING, "embedding: use /v1/embeddings"),
     ],

@@ -32,7 +32,7 @@ NOT_ENDPOINTS = {
     "video_form",
 }
 ENDPOINTS = sorted({path.stem for path in FOLDER.glob("*.py")} - NOT_ENDPOINTS)
-IDS = ("call_id", "image_id", "response_id", "voice_id")
+IDS = ("call_id", "image_id", "response_id", "video_id", "voice_id")
 Json = dict[str, Any]
 
 
