@@ -4,7 +4,7 @@
 keywords of the same names: declare an option here, and use it. docs/options.md lists them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_args, get_origin
@@ -16,6 +16,7 @@ from omnistage.server.media.decode_room import NUM_BYTES
 from omnistage.server.runtime.flights import MAX_REQUESTS
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.telemetry.logs import LogFormat, LogLevel
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 if TYPE_CHECKING:
     from omnistage.server.http.cors import Cors
@@ -367,7 +368,7 @@ def declared(options: type) -> Iterator[Declared]:
             yield Declared(one.name, keyword, kind, flag, one.default, *units)
 
 
-def given_fields(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def given_fields(options: type, given: JsonMap) -> Json:
     """Returns the fields of a class of options that are given by keyword."""
     own = {one.name: one.type for one in fields(options)}
     found = {

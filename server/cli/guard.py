@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from typer.core import TyperGroup
 
 from omnistage.server.cli.graphs import fail
+from omnistage.stage_configs.json_types import JsonMap
 
 if TYPE_CHECKING:
     from typer._click import Context
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 HIGHEST_PORT = 65535
 PORT_CURE = "end what has the port, or take another with {option} (0: any that is free)"
 # What pydantic finds, in words for somebody who types.
-WORDS: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
+WORDS: Mapping[str, Callable[[Any, JsonMap], str]] = {
     "int_parsing": lambda value, _: f"{value!r} is not an integer",
     "int_from_float": lambda value, _: f"{value!r} is not an integer",
     "float_parsing": lambda value, _: f"{value!r} is not a number",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import httpx
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from omnistage.server.cli.graphs import fail
+from omnistage.stage_configs.json_types import JsonMap
 
 V1 = "/v1"  # where nearly all paths begin
 WIDTH = 40  # of the bars, in characters
@@ -53,12 +54,12 @@ def trace(
     Console().print(listed(told["traces"]) if request_id is None else drawn(told))
 
 
-def ask(url: str, admin_key: str | None) -> Mapping[str, Any]:
+def ask(url: str, admin_key: str | None) -> JsonMap:
     """Returns what the server says; typer.Exit if it refuses or cannot be reached."""
     headers = {} if admin_key is None else {"Authorization": f"Bearer {admin_key}"}
     try:
         response = httpx.get(url, headers=headers, timeout=TIMEOUT_S)
-        told: Mapping[str, Any] = response.json()
+        told: JsonMap = response.json()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise fail(f"{url}: {error}") from None
     except ValueError:
@@ -68,7 +69,7 @@ def ask(url: str, admin_key: str | None) -> Mapping[str, Any]:
     return told
 
 
-def listed(traces: Sequence[Mapping[str, Any]]) -> Table:
+def listed(traces: Sequence[JsonMap]) -> Table:
     """A line a request, the last first."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name, title in TITLES.items():
@@ -83,7 +84,7 @@ def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value).removeprefix(V1)
 
 
-def drawn(told: Mapping[str, Any]) -> Group:
+def drawn(told: JsonMap) -> Group:
     """Two waterfalls: the steps laid end to end, and each stage as a whole."""
     stages = list(dict.fromkeys(row["stage"] for row in told["steps"]))
     colors = {stage: COLORS[index % len(COLORS)] for index, stage in enumerate(stages)}
@@ -96,7 +97,7 @@ def drawn(told: Mapping[str, Any]) -> Group:
     )
 
 
-def _waterfall(title: str, rows: Sequence[Mapping[str, Any]], colors: Mapping[str, str]) -> Table:
+def _waterfall(title: str, rows: Sequence[JsonMap], colors: Mapping[str, str]) -> Table:
     """A bar a row; the last end is as wide as there is room."""
     whole_ms = max([1e-3, *(row["end_ms"] for row in rows)])
     table = Table("stage", title)

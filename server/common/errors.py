@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.messages.log_bound import MAX_MESSAGE_BYTES, MAX_PARAM_BYTES, shortened
 from omnistage.stages.messages.to_gateway import Failed
 
@@ -61,7 +61,7 @@ class ApiError(Exception):
         )
 
     @property
-    def envelope(self) -> dict[str, Any]:
+    def envelope(self) -> Json:
         """The body: all four keys, always."""
         return {
             "error": {

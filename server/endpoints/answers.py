@@ -5,6 +5,8 @@ from typing import Any, Literal, NotRequired
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
+from omnistage.stage_configs.json_types import Json
+
 CLOSED = ConfigDict(extra="forbid")  # no other keys
 
 
@@ -121,8 +123,8 @@ class AssistantMessage(TypedDict):
     refusal: str | None
     annotations: list[Any]
     audio: NotRequired[SpokenMessage]
-    images: NotRequired[list[dict[str, Any]]]
-    tool_calls: NotRequired[list[dict[str, Any]]]
+    images: NotRequired[list[Json]]
+    tool_calls: NotRequired[list[Json]]
     reasoning: NotRequired[str]
 
 
@@ -131,7 +133,7 @@ class ChatChoice(TypedDict):
 
     index: int
     message: AssistantMessage
-    logprobs: dict[str, Any] | None
+    logprobs: Json | None
     finish_reason: Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
     stop_reason: str | int | None
 
@@ -144,11 +146,11 @@ class ResponseAnswer(TypedDict):
     created_at: int
     status: Literal["completed", "incomplete", "in_progress", "failed"]
     model: str
-    output: list[dict[str, Any]]
-    error: dict[str, Any] | None
-    incomplete_details: dict[str, Any] | None
+    output: list[Json]
+    error: Json | None
+    incomplete_details: Json | None
     metadata: dict[str, str]
-    usage: NotRequired[dict[str, Any]]
+    usage: NotRequired[Json]
 
 
 class DeletedResponse(TypedDict):
@@ -163,7 +165,7 @@ class ResponseItems(TypedDict):
     """A page of the items that a model read."""
 
     object: Literal["list"]
-    data: list[dict[str, Any]]
+    data: list[Json]
     has_more: bool
     first_id: str
     last_id: str

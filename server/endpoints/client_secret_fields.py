@@ -1,11 +1,12 @@
 """Client secrets: what is asked for, and the answers."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from omnistage.server.common.fields import RequestFields
+from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.sampling import Count
 
 MIN_S, MAX_S, DEFAULT_S = 10, 7200, 600
@@ -16,7 +17,7 @@ class ClientSecretAnswer(TypedDict):
 
     value: str
     expires_at: int
-    session: dict[str, Any]
+    session: Json
 
 
 class BetaSecretValue(TypedDict):
@@ -45,7 +46,7 @@ class ClientSecretRequest(RequestFields):
     """The body of POST /v1/realtime/client_secrets."""
 
     expires_after: ExpiresAfter | None = None
-    session: dict[str, Any] | None = None
+    session: Json | None = None
 
 
 class BetaSecret(RequestFields):

@@ -1,8 +1,6 @@
 """POST /v1/realtime/client_secrets and the beta's two paths: keys that open sessions alone."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -29,10 +27,9 @@ from omnistage.server.realtime.events import new_id
 from omnistage.server.realtime.settings import Settings, session_object
 from omnistage.server.realtime.starting import Kind, check_settings, default_settings
 from omnistage.server.realtime.updates import updated
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 BETA_S = 60  # of the beta's sessions, which have no field for it
-
-Json = dict[str, Any]
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -80,9 +77,7 @@ class ClientSecrets:
         session["client_secret"] = {"value": value, "expires_at": expires_at}
         return JSONResponse(session)
 
-    def _settings(
-        self, given: Mapping[str, Any], kind: Kind, http: HttpRequest, place: str
-    ) -> Settings:
+    def _settings(self, given: JsonMap, kind: Kind, http: HttpRequest, place: str) -> Settings:
         """Return the settings of a body; raises ApiError for those that cannot be."""
         settings = updated(default_settings(self.gateway.runtime, kind), without_flat(given), place)
         check_settings(ChatFlow(self.gateway, http.app.state.body_threads), settings)

@@ -1,10 +1,8 @@
 """Bodies for the API's description: the server answers each of them."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_parts import chat_outputs
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 RED_SQUARE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAALUlEQVR4nGO8IyLHQEvARF"
@@ -12,7 +10,7 @@ RED_SQUARE = (
 )
 
 
-def chat_examples(graph: StageGraph) -> Mapping[str, Any]:
+def chat_examples(graph: StageGraph) -> JsonMap:
     """Returns what can be asked of a graph that answers in text, and perhaps in speech, or in
     images.
     """
@@ -24,7 +22,7 @@ def chat_examples(graph: StageGraph) -> Mapping[str, Any]:
         {"type": "image_url", "image_url": {"url": RED_SQUARE}},
         {"type": "text", "text": "What color is the square?"},
     ]
-    examples: dict[str, Any] = {
+    examples: Json = {
         "text": {**asked, "messages": question},
         "streamed": {
             **asked,
@@ -40,21 +38,21 @@ def chat_examples(graph: StageGraph) -> Mapping[str, Any]:
     return examples
 
 
-def image_examples(graph: StageGraph) -> Mapping[str, Any]:
+def image_examples(graph: StageGraph) -> JsonMap:
     """Returns what can be asked of a graph that makes images."""
     if "image" not in graph.outputs:
         return {}
     return {"a picture": {"model": graph.served_name, "prompt": "A red square.", "size": "256x256"}}
 
 
-def edit_examples(graph: StageGraph) -> Mapping[str, Any]:
+def edit_examples(graph: StageGraph) -> JsonMap:
     """Returns what can be asked of a graph that makes images of images."""
     if "image" not in graph.outputs:
         return {}
     return {"a colour": {"prompt": "A blue square.", "images": [{"image_url": RED_SQUARE}]}}
 
 
-def video_examples(graph: StageGraph) -> Mapping[str, Any]:
+def video_examples(graph: StageGraph) -> JsonMap:
     """Returns what can be asked of a graph that makes videos."""
     if "video" not in graph.outputs:
         return {}
@@ -64,7 +62,7 @@ def video_examples(graph: StageGraph) -> Mapping[str, Any]:
     }
 
 
-def job_examples(graph: StageGraph) -> Mapping[str, Any]:
+def job_examples(graph: StageGraph) -> JsonMap:
     """Returns the jobs that can be asked of a graph that makes videos."""
     if "video" not in graph.outputs:
         return {}
@@ -72,21 +70,21 @@ def job_examples(graph: StageGraph) -> Mapping[str, Any]:
     return {"a video job": {**asked, "seconds": "1", "size": "256x256"}}
 
 
-def _drawing_examples(graph: StageGraph) -> Mapping[str, Any]:
+def _drawing_examples(graph: StageGraph) -> JsonMap:
     if "image" not in graph.outputs:
         return {}
     wish = {"messages": [{"role": "user", "content": "A red square."}], "modalities": ["image"]}
     return {"a drawing": {"model": graph.served_name, **wish, "size": "256x256"}}
 
 
-def speech_examples(graph: StageGraph) -> Mapping[str, Any]:
+def speech_examples(graph: StageGraph) -> JsonMap:
     """Returns what can be asked of a graph that speaks."""
     if "audio" not in graph.outputs:
         return {}
     return {"a sentence": {"model": graph.served_name, "input": "Hello.", "response_format": "wav"}}
 
 
-def response_examples(graph: StageGraph) -> Mapping[str, Any]:
+def response_examples(graph: StageGraph) -> JsonMap:
     """Returns what can be asked of a graph that answers in text or draws, in OpenAI's newer
     shape.
     """
@@ -100,35 +98,35 @@ def response_examples(graph: StageGraph) -> Mapping[str, Any]:
     return {"a response": asked, "a streamed response": {**asked, "stream": True}}
 
 
-def token_examples(graph: StageGraph) -> Mapping[str, Any]:
+def token_examples(graph: StageGraph) -> JsonMap:
     """Returns what can be asked of a graph whose entry stage has a tokenizer."""
     if not {"text", "embedding"} & graph.outputs.keys():
         return {}
     return {"a text": {"model": graph.served_name, "prompt": "Hello."}}
 
 
-def ids_examples(graph: StageGraph) -> Mapping[str, Any]:
+def ids_examples(graph: StageGraph) -> JsonMap:
     """Returns what such a graph can be asked for the other way round."""
     if not {"text", "embedding"} & graph.outputs.keys():
         return {}
     return {"tokens": {"model": graph.served_name, "tokens": [72, 105]}}
 
 
-def embedding_examples(graph: StageGraph) -> Mapping[str, Any]:
+def embedding_examples(graph: StageGraph) -> JsonMap:
     """Returns what can be asked of a graph that makes vectors."""
     if "embedding" not in graph.outputs:
         return {}
     return {"two texts": {"model": graph.served_name, "input": ["A fox.", "A dog."]}}
 
 
-def text_examples(graph: StageGraph) -> Mapping[str, Any]:
+def text_examples(graph: StageGraph) -> JsonMap:
     """Returns what can be asked of a graph that goes on with a text."""
     if "text" not in graph.outputs:
         return {}
     return {"a beginning": {"model": graph.served_name, "prompt": "Once upon", "max_tokens": 16}}
 
 
-def secret_examples(graph: StageGraph) -> Mapping[str, Any]:
+def secret_examples(graph: StageGraph) -> JsonMap:
     """Returns client secrets of a graph that can hold a conversation."""
     if "text" not in graph.outputs:
         return {}
@@ -136,7 +134,7 @@ def secret_examples(graph: StageGraph) -> Mapping[str, Any]:
     return {"a session": {"expires_after": {"seconds": 60}, "session": session}}
 
 
-def beta_examples(graph: StageGraph) -> Mapping[str, Any]:
+def beta_examples(graph: StageGraph) -> JsonMap:
     """Returns client secrets by the beta's flat fields."""
     if "text" not in graph.outputs:
         return {}

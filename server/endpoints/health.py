@@ -1,7 +1,6 @@
 """Health: whether the server lives, whether it can serve, and the state of each stage."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -10,6 +9,7 @@ from omnistage.server.endpoints.answers import Health, Load, Readiness
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.openapi import Responses, described, errors, success
 from omnistage.server.runtime.readiness import stopping, unavailable
+from omnistage.stage_configs.json_types import JsonMap
 
 STAGE_LOST = "A stage has ended and is not started again: restart the server."
 
@@ -20,7 +20,7 @@ def routes(gateway: Gateway) -> APIRouter:
     lost: Responses = {503: success(STAGE_LOST, Health)}
 
     @router.get("/health", **described("Get the state of each stage", Health, more=lost))
-    async def health(response: Response) -> Mapping[str, Any]:
+    async def health(response: Response) -> JsonMap:
         if gateway.runtime.fleet.is_broken:
             response.status_code = 503
         return {"stages": gateway.runtime.fleet.health}
@@ -30,7 +30,7 @@ def routes(gateway: Gateway) -> APIRouter:
     # What SageMaker asks; vLLM's has both methods.
     @router.api_route("/ping", methods=["GET", "POST"], include_in_schema=False)
     @router.get("/ready", **about_ready)
-    async def ready() -> Mapping[str, Any]:
+    async def ready() -> JsonMap:
         if gateway.runtime.flights.is_stopping:
             raise stopping()
         fleet = gateway.runtime.fleet

@@ -18,6 +18,7 @@ from omnistage.server.http.openapi import EVENTS, described
 from omnistage.server.tasks.chat.schema import ChatRequest
 from omnistage.server.tasks.completion_fields import CompletionRequest
 from omnistage.server.tasks.embeddings import EmbeddingRequest
+from omnistage.stage_configs.json_types import Json
 
 Create = Callable[[Any, HttpRequest], Awaitable[Response]]
 
@@ -36,7 +37,7 @@ def routes(gateway: Gateway) -> APIRouter:
     about = described("Create by a body's fields", answers, (EVENTS,), body={})
 
     @router.post("/invocations", **about)
-    async def invoke(body: dict[str, Any], http: HttpRequest) -> Response:
+    async def invoke(body: Json, http: HttpRequest) -> Response:
         """Answer as chats, completions or embeddings: `messages`, `prompt` or `input` tells it."""
         for name, (kind, create) in endpoints.items():
             if name in body:

@@ -1,8 +1,7 @@
 """Responses by their ids: GET, DELETE, the cancel, the input."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Query, Response
 from fastapi import Request as HttpRequest
@@ -10,6 +9,7 @@ from fastapi import Request as HttpRequest
 from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.http.state import state_of
 from omnistage.server.responses.store import ResponseStore
+from omnistage.stage_configs.json_types import JsonMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class KeptResponses:
         stored = self.store.get(response_id, state_of(http.scope).key)
         return Response(stored.response, media_type="application/json")
 
-    async def delete(self, response_id: str, http: HttpRequest) -> Mapping[str, Any]:
+    async def delete(self, response_id: str, http: HttpRequest) -> JsonMap:
         """Forget it."""
         self.store.delete(response_id, state_of(http.scope).key)
         return {"id": response_id, "object": "response", "deleted": True}
 
-    async def cancel(self, response_id: str, http: HttpRequest) -> Mapping[str, Any]:
+    async def cancel(self, response_id: str, http: HttpRequest) -> JsonMap:
         """Only one in the background could be cancelled so; others end with their connection."""
         self.store.get(response_id, state_of(http.scope).key)
         raise invalid("response_id", "names no response in the background: it has ended")
@@ -48,7 +48,7 @@ class KeptResponses:
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
         order: Literal["asc", "desc"] = "desc",
         after: str | None = None,
-    ) -> Mapping[str, Any]:
+    ) -> JsonMap:
         """The items, those of earlier responses included, the last first."""
         items = self.store.get(response_id, state_of(http.scope).key).input_items
         items = items if order == "asc" else items[::-1]

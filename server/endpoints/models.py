@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from fastapi import APIRouter
 
@@ -14,6 +13,7 @@ from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.tasks.tokens import OF_TOKENIZERS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_parts import chat_outputs
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.random_weights import note_of
 from omnistage.stages.messages.to_gateway import Lora
 
@@ -25,17 +25,17 @@ def routes(gateway: Gateway) -> APIRouter:
     cards = {name: card_of(gateway.runtime.graph, name) for name in names}
 
     @router.get("/v1/models", **described("List models", ModelList))
-    async def models() -> Mapping[str, Any]:
+    async def models() -> JsonMap:
         return {"object": "list", "data": [*served().values()]}
 
     @router.get("/v1/models/{name:path}", **described("Retrieve a model", Model))
-    async def model(name: str) -> Mapping[str, Any]:
+    async def model(name: str) -> JsonMap:
         for known, card in served().items():
             if name.strip("/") == known.strip("/"):
                 return card
         raise model_not_found(name, names)
 
-    def served() -> Mapping[str, Mapping[str, Any]]:
+    def served() -> Mapping[str, JsonMap]:
         length = length_of(gateway.runtime)
         models = {name: {**card, **length} for name, card in cards.items()}
         loras = gateway.runtime.fleet.loras
@@ -53,12 +53,12 @@ def length_of(runtime: Runtime) -> Mapping[str, int | None]:
     )
 
 
-def adapter_card(lora: Lora, parent: Mapping[str, Any]) -> Mapping[str, Any]:
+def adapter_card(lora: Lora, parent: JsonMap) -> JsonMap:
     """The entry of a LoRA adapter: as its model's, with that one's name and its own folder."""
     return {**parent, "id": lora.name, "root": lora.path, "parent": parent["id"]}
 
 
-def card_of(graph: StageGraph, name: str) -> Mapping[str, Any]:
+def card_of(graph: StageGraph, name: str) -> JsonMap:
     """The entry of one name of a graph's model in /v1/models."""
     card = {
         "id": name,

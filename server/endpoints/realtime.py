@@ -2,10 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.datastructures import Headers, QueryParams
@@ -41,6 +40,7 @@ from omnistage.server.realtime.starting import Kind, default_settings
 from omnistage.server.realtime.voice.detectors import Detector, EnergyDetector
 from omnistage.server.realtime.voice.judge import TurnJudge
 from omnistage.server.realtime.voice.silero import SileroPool, silero_file
+from omnistage.stage_configs.json_types import JsonMap
 
 PATH = REALTIME
 MAX_ERRORS = 32  # events in a row that mean nothing
@@ -180,7 +180,7 @@ class Connection:
             if number % YIELD_EVENTS == 0:
                 await asyncio.sleep(0)
 
-    async def _next(self, receive: Receive) -> Mapping[str, Any]:
+    async def _next(self, receive: Receive) -> JsonMap:
         """Return the next message; raises Ended if none comes while nothing else goes on."""
         bounds = self._gateway.options.sessions
         while True:
@@ -200,7 +200,7 @@ class Connection:
             except ApiError as error:
                 raise Ended(POLICY, error) from None
 
-    async def _take(self, message: Mapping[str, Any]) -> None:
+    async def _take(self, message: JsonMap) -> None:
         """Take one event; its refusal is told."""
         event_id = None
         try:
@@ -215,7 +215,7 @@ class Connection:
         else:
             self._num_errors = 0
 
-    async def _event(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _event(self, message: JsonMap) -> JsonMap:
         """Return what a frame says; a long one is parsed beside the event loop."""
         text = message.get("text")
         if text is None:

@@ -15,6 +15,7 @@ from omnistage.server.http.openapi import described, errors
 from omnistage.server.http.socket_protocol import CALLS, REALTIME
 from omnistage.server.http.state import state_of
 from omnistage.server.realtime.webrtc.calls import WebRtcCalls
+from omnistage.stage_configs.json_types import Json
 
 SDP = "application/sdp"
 MAX_OFFER = 64 << 10
@@ -74,7 +75,7 @@ class CallRequests:
         return Response()
 
 
-async def _offer_of(http: HttpRequest) -> tuple[str, dict[str, Any] | None]:
+async def _offer_of(http: HttpRequest) -> tuple[str, Json | None]:
     """Return the offer of a body, and the settings beside it; raises ApiError."""
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() == SDP:
         return _checked((await http.body()).decode(errors="replace")), None

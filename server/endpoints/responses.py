@@ -22,7 +22,7 @@ from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.sse import Event, NamedEventStream, encode_named
 from omnistage.server.http.state import state_of
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.responses.answer import Json, ResponseHead
+from omnistage.server.responses.answer import ResponseHead
 from omnistage.server.responses.drawing import Drawing
 from omnistage.server.responses.events import ResponseEvents
 from omnistage.server.responses.image_tool import (
@@ -47,6 +47,7 @@ from omnistage.server.tasks.image_chat import last_user_prompt
 from omnistage.server.tasks.image_task import run_images
 from omnistage.server.tasks.images.answer import MAX_UNSENT_BYTES
 from omnistage.server.tasks.images.mixed import DRAWN, FIELDS
+from omnistage.stage_configs.json_types import Json
 
 PATH = "/v1/responses"
 ONE = f"{PATH}/{{response_id}}"

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -41,6 +40,7 @@ from omnistage.server.tasks.speech_task import (
     speech_request,
 )
 from omnistage.server.tasks.utterance import Utterance, Voice
+from omnistage.stage_configs.json_types import JsonMap
 
 PATH = SPEECH_STREAM
 CONFIG_S = 10.0  # from the connection to its first session.config
@@ -142,7 +142,7 @@ class Session:
                     raise Ended(POLICY, error) from None
                 self._events.error(error)
 
-    async def _next(self, receive: Receive) -> Mapping[str, Any]:
+    async def _next(self, receive: Receive) -> JsonMap:
         """The next message; Ended if none comes while nothing else goes on."""
         while True:
             try:
@@ -155,7 +155,7 @@ class Session:
             except ApiError as error:
                 raise Ended(POLICY, error) from None
 
-    async def _event(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _event(self, message: JsonMap) -> JsonMap:
         """Returns what a frame says; a long one is parsed beside the event loop."""
         if len(message.get("text") or "") <= MAX_LOOP_BYTES:
             return event_of(message)
@@ -167,7 +167,7 @@ class Session:
         has_open = self._open is not None and not self._open.is_over
         return not has_open and self._speaking is None and not self._waiting
 
-    async def _obey(self, event: Mapping[str, Any]) -> None:
+    async def _obey(self, event: JsonMap) -> None:
         kind = event.get("type")
         if kind == "session.config":
             await self._configure(event)
@@ -182,7 +182,7 @@ class Session:
         else:
             self._take(self._voice, kind, event.get("text"))
 
-    async def _configure(self, event: Mapping[str, Any]) -> None:
+    async def _configure(self, event: JsonMap) -> None:
         if self._open is not None:
             raise invalid("type", "cannot be session.config before the input.done of a text")
         gateway = self._gateway

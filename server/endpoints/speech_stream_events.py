@@ -1,6 +1,5 @@
 """The events of /v1/audio/speech/stream: those that clients send, and those that they get."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from omnistage.server.common.errors import ApiError
@@ -10,11 +9,12 @@ from omnistage.server.media.audio.encoder import file_samples_of
 from omnistage.server.runtime.request import AudioOutput
 from omnistage.server.tasks.speech.requests import SpeechUsage
 from omnistage.server.tasks.utterance import Utterance
+from omnistage.stage_configs.json_types import JsonMap
 
 MAX_EVENT = 128 << 10  # characters of an event that is no session.config
 
 
-def event_of(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def event_of(message: JsonMap) -> JsonMap:
     """Return the event in a frame; raises ApiError."""
     text = message.get("text")
     if text is None:

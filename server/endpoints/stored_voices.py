@@ -1,8 +1,6 @@
 """POST /v1/audio/voices, GET and DELETE /v1/audio/voices/{id}: voices made from a sound."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -20,6 +18,7 @@ from omnistage.server.tasks.speech.reference import Reference, samples_of
 from omnistage.server.tasks.speech.voice_files import VoiceRecord
 from omnistage.server.tasks.speech_task import speech_of
 from omnistage.server.tasks.voice_fields import VoiceRequest
+from omnistage.stage_configs.json_types import JsonMap
 
 PATH = "/v1/audio/voices"
 
@@ -55,11 +54,11 @@ class VoiceRequests:
         voice = await self.gateway.voices.add(asked.name, asked.consent, reference, taken)
         return JSONResponse(card_of(voice), headers=warning_headers(asked.unknown))
 
-    async def get(self, voice_id: str) -> Mapping[str, Any]:
+    async def get(self, voice_id: str) -> JsonMap:
         """One that is stored."""
         return card_of(self.gateway.voices.get(voice_id))
 
-    async def delete(self, voice_id: str) -> Mapping[str, Any]:
+    async def delete(self, voice_id: str) -> JsonMap:
         """Delete it; what is spoken with it is spoken to the end."""
         await self.gateway.voices.delete(voice_id)
         return {"id": voice_id, "object": "audio.voice.deleted", "deleted": True}
@@ -76,7 +75,7 @@ class VoiceRequests:
             raise ApiError(400, message, code="unsupported_model")
 
 
-def card_of(voice: VoiceRecord) -> Mapping[str, Any]:
+def card_of(voice: VoiceRecord) -> JsonMap:
     """OpenAI's shape."""
     return {
         "object": "audio.voice",

@@ -1,6 +1,6 @@
 """POST /v1/completions: prompts in, text out, in OpenAI's older shape."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,7 @@ from omnistage.server.tasks.chat.chunks import (
 from omnistage.server.tasks.chat.usage import usage_of
 from omnistage.server.tasks.completion import RunningCompletion, run_completion
 from omnistage.server.tasks.completion_fields import CompletionRequest
+from omnistage.stage_configs.json_types import JsonMap
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -63,7 +64,7 @@ class TextCompletions:
         self, running: RunningCompletion, head: AnswerHead
     ) -> AsyncGenerator[ChatChunk, None]:
         """One piece of text a chunk, the usage last."""
-        usage: Mapping[str, Any] = {}
+        usage: JsonMap = {}
         timeline = current_trace().timeline
         async with aclosing(running.outputs) as outputs:
             async for output in outputs:
@@ -101,7 +102,7 @@ class PartialText:
     logprobs: dict[str, list[Any]] | None = None
     token_ids: dict[str, list[int]] = field(default_factory=dict)
 
-    def add(self, choice: Mapping[str, Any]) -> None:
+    def add(self, choice: JsonMap) -> None:
         """Add one piece."""
         self.text += choice["text"]
         self.finish_reason = choice["finish_reason"] or self.finish_reason
@@ -127,7 +128,7 @@ class PartialText:
         }
 
 
-def choice_of(choice: Mapping[str, Any], head: AnswerHead) -> ChatChunk:
+def choice_of(choice: JsonMap, head: AnswerHead) -> ChatChunk:
     """A piece of one choice, without what is vLLM's alone."""
     return {
         "index": choice["index"],

@@ -1,7 +1,6 @@
 """POST /tokenize and /detokenize, as vLLM's: the entry stage's tokenizer and template answer."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -16,8 +15,7 @@ from omnistage.server.http.openapi import described, json_examples
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.tasks.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.tasks.tokens import RunningTokens, run_detokenize, run_tokenize
-
-Json = dict[str, Any]
+from omnistage.stage_configs.json_types import Json
 
 
 def routes(gateway: Gateway) -> APIRouter:

@@ -1,13 +1,11 @@
 """GET /admin/traces: the latest requests, and where the time of one went."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from fastapi import APIRouter, Depends, Request
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.telemetry.recent import details_of, summary_of
+from omnistage.stage_configs.json_types import JsonMap
 
 # Who may ask a server without keys: programs on its own machine, by one of its own names.
 LOOPBACK = ("127.0.0.1", "::1")
@@ -33,11 +31,11 @@ def routes(gateway: Gateway) -> APIRouter:
     recent = gateway.traces
 
     @router.get("", response_model=None)
-    async def latest() -> Mapping[str, Any]:
+    async def latest() -> JsonMap:
         return {"traces": [summary_of(trace) for trace in recent.latest()]}
 
     @router.get("/{name}", response_model=None)
-    async def one(name: str) -> Mapping[str, Any]:
+    async def one(name: str) -> JsonMap:
         found = recent.find(name)
         if not found:
             message = f"No request {name} among the last {recent.num_traces}."

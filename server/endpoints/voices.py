@@ -14,6 +14,7 @@ from omnistage.server.http.state import state_of
 from omnistage.server.runtime.readiness import unavailable
 from omnistage.server.tasks.speech.voice_files import VoiceRecord
 from omnistage.server.tasks.speech_task import takes_sound
+from omnistage.stage_configs.json_types import JsonMap
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -44,7 +45,7 @@ def routes(gateway: Gateway) -> APIRouter:
     return router
 
 
-def stored_card(voice: VoiceRecord) -> Mapping[str, Any]:
+def stored_card(voice: VoiceRecord) -> JsonMap:
     """Returns what is told of a stored voice beside what GET tells of it alone."""
     more = {"consent": voice.consent, "ref_text": voice.ref_text}
     return {**card_of(voice), **more, "seconds": round(voice.seconds, 3)}

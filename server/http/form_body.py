@@ -16,11 +16,12 @@ from starlette.exceptions import HTTPException
 
 from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.http.json_body import JsonRequest
+from omnistage.stage_configs.json_types import Json
 
 NAME = re.compile(r"(?P<name>[^\[\]]+)(?P<is_list>\[\])?(\[(?P<key>[^\[\]]+)\])?")
 MAX_FILES, MAX_FIELDS = 64, 256
 NO_FILE = 'must be a file: a part of the form with a filename="…"'
-Fields = dict[str, Any]
+Fields = Json
 
 
 async def read_fields(request: Request, files: Collection[str] = ()) -> Fields:

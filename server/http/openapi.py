@@ -13,6 +13,7 @@ from fastapi.security import HTTPBearer
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from omnistage.server.http import deadline, request_id
+from omnistage.stage_configs.json_types import Json
 
 EVENTS = "text/event-stream"
 ERRORS = {
@@ -38,7 +39,6 @@ WITH_BODY = (413, 415, 429, 503, 504, 507)
 # the body was read.
 WITH_KEY = Security(HTTPBearer(scheme_name="key", auto_error=False))
 
-Json = dict[str, Any]
 Responses = dict[int | str, Json]
 
 REQUEST_ID: Json = {

@@ -5,6 +5,8 @@ from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from omnistage.stage_configs.json_types import Json
+
 SPEECH_STREAM, REALTIME = "/v1/audio/speech/stream", "/v1/realtime"
 CALLS = f"{REALTIME}/calls"  # whose sessions are clients' by WebRTC
 MAX_FRAME_BYTES = 16 << 20  # the sound of a voice as base64
@@ -41,7 +43,7 @@ class GatewaySocket(WebSocketsSansIOProtocol):
             super().shutdown()
 
 
-SOCKETS: dict[str, Any] = {
+SOCKETS: Json = {
     "ws": GatewaySocket,
     "ws_max_size": MAX_FRAME_BYTES,
     "ws_ping_interval": PING_S,

@@ -5,7 +5,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -17,6 +16,7 @@ from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import ClientGone, unless_gone
 from omnistage.server.http.refusal import response_of
 from omnistage.server.http.state import state_of
+from omnistage.stage_configs.json_types import JsonMap
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ HEADERS = {
     "X-Accel-Buffering": "no",
 }
 
-Event = Mapping[str, Any]
+Event = JsonMap
 
 
 def encode_event(event: Event) -> bytes:

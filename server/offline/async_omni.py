@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Self, Unpack, overload
 
 from omnistage.connectors import make_connector
 from omnistage.server.offline.chats import chat
@@ -193,7 +193,7 @@ class AsyncOmni:
         progress: bool | None = ...,
         modalities: Sequence[str] | None = ...,
         voice: str | None = ...,
-        **fields: Any,
+        **fields: object,
     ) -> list[Answer]: ...
 
     @overload
@@ -205,7 +205,7 @@ class AsyncOmni:
         progress: bool | None = ...,
         modalities: Sequence[str] | None = ...,
         voice: str | None = ...,
-        **fields: Any,
+        **fields: object,
     ) -> list[Answer | OmniError]: ...
 
     async def generate(
@@ -216,7 +216,7 @@ class AsyncOmni:
         progress: bool | None = None,
         modalities: Sequence[str] | None = None,
         voice: str | None = None,
-        **fields: Any,
+        **fields: object,
     ) -> list[Answer] | list[Answer | OmniError]:
         """The answers to many chats, in their order, at most `max_requests` of them at once.
 
@@ -251,7 +251,7 @@ class AsyncOmni:
         *,
         images: Sequence[ImageLike] = (),
         mask: ImageLike | None = None,
-        **fields: Any,
+        **fields: object,
     ) -> Answer:
         """Make pictures of words, or edit `images`; `fields` are those of /v1/images."""
         said = image_fields(prompt, fields, is_streamed=False)
@@ -370,14 +370,15 @@ def chat_fields(
     messages: Messages | None,
     modalities: Sequence[str] | None,
     voice: str | None,
-    fields: Mapping[str, Any],
-) -> dict[str, Any]:
+    fields: Mapping[str, object],
+) -> dict[str, object]:
     """The fields of a chat's body; those that are None are left out later."""
     said = {**fields, "messages": messages}
     if modalities is not None:
         said["modalities"] = list(modalities)
     if voice is not None:
-        said["audio"] = {**(fields.get("audio") or {}), "voice": voice}
+        audio = fields.get("audio") or {}
+        said["audio"] = {**audio, "voice": voice} if isinstance(audio, Mapping) else audio
     return said
 
 

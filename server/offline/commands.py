@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -66,7 +66,7 @@ async def change_adapters(
 
 
 async def load_weights(
-    engine: Engine, weights: "PathLike | Weights | None", fields: Mapping[str, Any]
+    engine: Engine, weights: "PathLike | Weights | None", fields: Mapping[str, object]
 ) -> Asleep:
     """Load a folder; names and tensors are written to one that is gone afterwards."""
     with command_of(engine):

@@ -24,7 +24,7 @@ from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_part
 from omnistage.server.tasks.pieces import Audio, png_of
 
-Message = Mapping[str, Any]
+Message = Mapping[str, object]
 Messages = str | Sequence[Message]
 SoundLike = Audio | tuple[npt.NDArray[Any], int] | bytes | Path | str
 ImageLike = Image.Image | npt.NDArray[np.uint8] | bytes | Path | str
@@ -40,7 +40,7 @@ MAX_RATE_HZ = 768_000
 FLOAT_WAV = 3  # WAV's number for samples of floating point
 
 
-def messages_of(given: Messages) -> list[dict[str, Any]]:
+def messages_of(given: Messages) -> list[dict[str, object]]:
     """A conversation whose media are URLs; a string is one turn of the user. Raises ApiError."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]

@@ -2,15 +2,15 @@
 
 import asyncio
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from omnistage.server.common.fields import warning_headers
 from omnistage.server.common.json_text import check_values
 from omnistage.server.offline.content import has_objects, messages_of
+from omnistage.stage_configs.json_types import JsonMap
 
 
-async def said(fields: Mapping[str, Any]) -> dict[str, Any]:
+async def said(fields: JsonMap) -> dict[str, object]:
     """The body that says so, with its media as URLs; fields that are None are left out.
 
     Raises ApiError.

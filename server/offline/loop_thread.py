@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from omnistage.server.offline.errors import Closed
 
@@ -25,7 +25,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._serve, name="omnistage", daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T], is_kept: bool = False) -> T:
+    def run(self, work: Coroutine[object, object, T], is_kept: bool = False) -> T:
         """Returns its result; if the wait is interrupted it is cancelled and has ended, unless
         kept.
         """

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -20,7 +19,7 @@ from omnistage.server.offline.errors import OmniError
 from omnistage.server.tasks.pieces import Answer
 
 # One turn of the user, a conversation, or the fields of a chat, which win over those for all.
-Prompt = Messages | Mapping[str, Any]
+Prompt = Messages | Mapping[str, object]
 Done = Callable[[Answer | OmniError], None]
 
 

@@ -143,7 +143,7 @@ class Omni:
         progress: bool | None = ...,
         modalities: Sequence[str] | None = ...,
         voice: str | None = ...,
-        **fields: Any,
+        **fields: object,
     ) -> list[Answer]: ...
 
     @overload
@@ -155,7 +155,7 @@ class Omni:
         progress: bool | None = ...,
         modalities: Sequence[str] | None = ...,
         voice: str | None = ...,
-        **fields: Any,
+        **fields: object,
     ) -> list[Answer | OmniError]: ...
 
     def generate(

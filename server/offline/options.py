@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from omnistage.server.offline.errors import StartFailed
 from omnistage.server.options import RunOptions
 from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.graph import StageGraph, nearest
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.mps import inherited_share_problem
 from omnistage.stage_configs.overrides import STAGE_KEYS, Override
 from omnistage.stage_configs.packages import missing_features, missing_packages
@@ -16,7 +16,7 @@ from omnistage.stage_configs.pick import find_graph
 
 logger = logging.getLogger(__name__)
 
-Overrides = Mapping[str, Mapping[str, Any]]
+Overrides = Mapping[str, JsonMap]
 
 MAPPINGS = ("engine", "options", "environment")
 

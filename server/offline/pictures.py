@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, aclosing
-from typing import Any
 
 from omnistage.server.common.errors import unsupported
 from omnistage.server.common.fields import parse
@@ -20,7 +19,7 @@ OF_FILES = ("output_format", "output_compression", "response_format")
 
 
 async def pictures(
-    engine: Engine, fields: Mapping[str, Any], images: Sequence[Any], mask: Any
+    engine: Engine, fields: Mapping[str, object], images: Sequence[object], mask: object
 ) -> Pieces:
     """Make pictures of words, or of pictures and words."""
     for name in OF_FILES:

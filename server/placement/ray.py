@@ -38,6 +38,7 @@ from omnistage.server.placement.agent import Agent, News, Node, NodeHalf
 from omnistage.server.placement.node_agent import HomeAgent, NodeAgent
 from omnistage.server.placement.nodes import NodeLost
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.placement import GPU
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class RayCluster:
         self._graph = graph
         self._own_agent = HomeAgent(directory, environment)
         self._bundles: dict[str, tuple[PlacementGroup, int]] = {}
-        self._actors: dict[str, Any] = {}
+        self._actors: Json = {}
         self._thread = ThreadPoolExecutor(1, "ray")
 
     def connect(self) -> None:

@@ -3,10 +3,9 @@
 Events have these names only on connections that asked for them by header or subprotocol.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-Json = dict[str, Any]
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 FORMAT_NAMES = {ga: beta for beta, ga in FORMATS.items()}
@@ -31,7 +30,7 @@ EVENTS = {
 PARTS = {"output_text": "text", "output_audio": "audio"}
 
 
-def without_flat(given: Mapping[str, Any]) -> Json:
+def without_flat(given: JsonMap) -> Json:
     """Return fields of a session or a response with beta's in their present places.
 
     A field in its present place counts where both are there.

@@ -1,10 +1,9 @@
 """How a session runs a chat: as a caller of the tasks, with its audio in the session's format."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from typing import Any
 
 from omnistage.server.common.fields import parse
 from omnistage.server.media.audio.encoder import MakeEncoder
@@ -19,8 +18,9 @@ from omnistage.server.tasks.service import LocalCaller, Service
 from omnistage.server.tasks.speech.choice import DEFAULT
 from omnistage.server.tasks.spoken_chat import run_spoken_chat
 from omnistage.stage_configs.graph_parts import chat_hears, has_speech_apart
+from omnistage.stage_configs.json_types import Json, JsonMap
 
-Body = Mapping[str, Any]
+Body = JsonMap
 
 # They stand for the model's own voice where it has none so called.
 OPENAI_VOICES = frozenset(
@@ -104,6 +104,6 @@ class ChatFlow:
                 async for _ in outputs:
                     pass
 
-    async def check_images(self, parts: Sequence[dict[str, Any]], place: str) -> None:
+    async def check_images(self, parts: Sequence[Json], place: str) -> None:
         """Read the images of a chat's parts, which then have them as stages read them; ApiError."""
         await self.service.media.load_all([Medium.of_part(part, place) for part in parts])

@@ -11,7 +11,8 @@ from omnistage.server.http.state import RequestState
 from omnistage.server.realtime.ahead.load import AheadLoad
 from omnistage.server.realtime.chat_flow import ChatFlow
 from omnistage.server.realtime.conversation import Conversation
-from omnistage.server.realtime.items import Item, Json
+from omnistage.server.realtime.items import Item
+from omnistage.stage_configs.json_types import Json
 
 NewAnswer = Callable[[], RequestState]  # makes the state of one answer
 # Follows and counts an answer as a request of its own.

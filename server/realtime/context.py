@@ -1,15 +1,15 @@
 """Fits a conversation into the contexts of the stages, by an estimate of its tokens."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from omnistage.server.realtime.conversation import Conversation
 from omnistage.server.realtime.items import Item
 from omnistage.server.realtime.settings import RealtimeSettings, ResponseSettings
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.tasks.chat.usage import usage_of
+from omnistage.stage_configs.json_types import JsonMap
 
 MAX_ANSWER = 4096  # tokens that are left for an answer's text, where it names no number
 SPEECH_FRAMES = 1024  # that are left for an answer's speech, in a talker's context
@@ -49,7 +49,7 @@ class TokenRates:
         rates = self._rates
         return amounts.text * rates.text + amounts.audio * rates.audio + amounts.image * rates.image
 
-    def learn(self, amounts: Amounts, usage: Mapping[str, Any]) -> None:
+    def learn(self, amounts: Amounts, usage: JsonMap) -> None:
         """Take the rates of a prompt; one that was not read teaches nothing."""
         details = usage_of(usage, 0)["prompt_tokens_details"]
         if not usage.get("prompt_tokens"):
@@ -116,7 +116,7 @@ class ContextTruncation:
         now = self._weight(self._conversation.context)
         return self._conversation.shorten(self._weight, self._retained * now)
 
-    def learn(self, items: Sequence[Item], usage: Mapping[str, Any]) -> None:
+    def learn(self, items: Sequence[Item], usage: JsonMap) -> None:
         """Take the tokens of a prompt with these items for what such contents have."""
         self._rates.learn(Amounts.of(items, self._fixed), usage)
 

@@ -1,13 +1,13 @@
 """A session's items in their order, bounded, and the chat that they are."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.options import DEFAULT_BOUNDS
 from omnistage.server.realtime.items import Item, not_found
 from omnistage.server.responses.items import ConversationMessages as Messages
 from omnistage.server.responses.places import Places
+from omnistage.stage_configs.json_types import Json
 
 MAX_ITEMS = 512
 ROOT = "root"  # in place of the id before the first
@@ -155,9 +155,7 @@ class Conversation:
         return next(place for place, item in enumerate(self._items) if item.id == item_id)
 
 
-def messages_of(
-    items: Iterable[Item], instructions: str, hears: bool = True
-) -> Sequence[dict[str, Any]]:
+def messages_of(items: Iterable[Item], instructions: str, hears: bool = True) -> Sequence[Json]:
     """Return items as the messages of a chat, behind instructions.
 
     `hears`: the model takes audio; another gets what was said.

@@ -3,12 +3,13 @@
 import secrets
 import string
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.common.fields import RequestFields, parse
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.sampling import Count
 
 ALPHABET = string.ascii_letters + string.digits
@@ -25,7 +26,7 @@ class ClientEvent(RequestFields):
 class SessionUpdate(ClientEvent):
     """Changes fields of the session; `transcription_session.update` is beta's."""
 
-    session: dict[str, Any]
+    session: Json
 
 
 class AudioAppend(ClientEvent):
@@ -49,7 +50,7 @@ class OutputClear(ClientEvent):
 class ItemCreate(ClientEvent):
     """Adds an item behind another: the last, or `root` for the first place."""
 
-    item: dict[str, Any]
+    item: Json
     previous_item_id: Id | None = None
 
 
@@ -76,7 +77,7 @@ class ItemTruncate(ClientEvent):
 class ResponseCreate(ClientEvent):
     """Has the model answer."""
 
-    response: dict[str, Any] | None = None
+    response: Json | None = None
 
 
 class ResponseCancel(ClientEvent):
@@ -101,7 +102,7 @@ EVENTS: Mapping[str, type[ClientEvent]] = {
 }
 
 
-def client_event(given: Mapping[str, Any]) -> ClientEvent:
+def client_event(given: JsonMap) -> ClientEvent:
     """Return a client's event as what it is; raises ApiError."""
     kind = given.get("type")
     if not isinstance(kind, str):

@@ -14,8 +14,8 @@ from omnistage.server.media.parts import bare_base64, checked_part, decoded
 from omnistage.server.realtime.events import Id, new_id
 from omnistage.server.realtime.playout import PlayedAnswer
 from omnistage.server.realtime.voice.formats import UserAudio, sample_bytes
+from omnistage.stage_configs.json_types import Json, JsonMap
 
-Json = dict[str, Any]
 Role = Literal["user", "assistant", "system"]
 Status = Literal["completed", "incomplete", "in_progress"]
 
@@ -210,7 +210,7 @@ def _object(arguments: str) -> str:
     return arguments if is_object else "{}"
 
 
-def item_of(given: Mapping[str, Any], form: str, place: str = "item") -> Item:
+def item_of(given: JsonMap, form: str, place: str = "item") -> Item:
     """Return a client's item, whose audio is in a format; raises ApiError. Images are not read."""
     kind = given.get("type", "message")
     known = {name: value for name, value in given.items() if value is not None}

@@ -1,7 +1,6 @@
 """A session: takes a client's events, one after the other, and tells the server's."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,14 @@ from omnistage.server.realtime.common import Common, Followed, NewAnswer
 from omnistage.server.realtime.conversation import MAX_ITEMS, Conversation
 from omnistage.server.realtime.events import new_id
 from omnistage.server.realtime.hearing import Judge, MakeDetector
-from omnistage.server.realtime.items import Item, Json, item_of
+from omnistage.server.realtime.items import Item, item_of
 from omnistage.server.realtime.listener import Listener
 from omnistage.server.realtime.settings import Settings, session_object
 from omnistage.server.realtime.starting import check_settings
 from omnistage.server.realtime.transcripts import Transcripts
 from omnistage.server.realtime.updates import updated
 from omnistage.server.tasks.transcription import check_hears
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class RealtimeSession:
         self._answers.history.stop()
         await self.tasks.finish()
 
-    async def handle(self, given: Mapping[str, Any]) -> None:
+    async def handle(self, given: JsonMap) -> None:
         """Take an event of the client; raises ApiError."""
         event = events.client_event(given)
         match event:
@@ -147,7 +147,7 @@ class RealtimeSession:
 
     # Items
 
-    async def _item(self, given: Mapping[str, Any], place: str) -> Item:
+    async def _item(self, given: JsonMap, place: str) -> Item:
         """Return a client's item, whose media have been read; raises ApiError."""
         item = item_of(given, self._settings.audio.input.format.type, place)
         if item.sound is not None:

@@ -1,6 +1,5 @@
 """The settings of a session: fields and defaults."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, PlainValidator, field_validator, model_validator
@@ -10,9 +9,9 @@ from omnistage.server.realtime.voice.formats import PCM, PCM_SAMPLES, FormatName
 from omnistage.server.realtime.voice.turns import TurnSettings
 from omnistage.server.tasks.chat.schema import Tools, Voice
 from omnistage.server.tasks.transcription_fields import Language, Text
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.sampling import Count, Flag, Number, Temperature
 
-Json = dict[str, Any]
 Modality = Literal["text", "audio"]
 
 MAX_INSTRUCTIONS = 256 << 10
@@ -301,5 +300,5 @@ def session_object(settings: Settings, session_id: str, model: str, expires_at: 
     return told
 
 
-def _without_null(values: Mapping[str, Any]) -> Json:
+def _without_null(values: JsonMap) -> Json:
     return {name: value for name, value in values.items() if value is not None}

@@ -1,8 +1,5 @@
 """Updates of a session's settings: given fields over those before, checked."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from omnistage.server.common.errors import unsupported
 from omnistage.server.common.fields import parse
 from omnistage.server.realtime.settings import (
@@ -12,8 +9,7 @@ from omnistage.server.realtime.settings import (
     Settings,
     TranscriptionSettings,
 )
-
-Json = dict[str, Any]
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 # What null says something in; elsewhere it says no more than a field that is left out.
 CLEARED = frozenset(
@@ -34,7 +30,7 @@ WHOLE = frozenset(
 )
 
 
-def updated(settings: Settings, given: Mapping[str, Any], place: str = "session") -> Settings:
+def updated(settings: Settings, given: JsonMap, place: str = "session") -> Settings:
     """Return settings with the fields of an update, whose type may be another; ApiError.
 
     `place`: of the fields in what the client has sent; empty: they are all of it.
@@ -49,7 +45,7 @@ def updated(settings: Settings, given: Mapping[str, Any], place: str = "session"
     return changed
 
 
-def response_settings(settings: RealtimeSettings, given: Mapping[str, Any]) -> ResponseSettings:
+def response_settings(settings: RealtimeSettings, given: JsonMap) -> ResponseSettings:
     """Return what a response is made with: a session's settings with its own; ApiError."""
     names = ResponseSettings.model_fields.keys() & RealtimeSettings.model_fields.keys()
     old = settings.model_dump(include=set(names))
@@ -58,7 +54,7 @@ def response_settings(settings: RealtimeSettings, given: Mapping[str, Any]) -> R
     return changed
 
 
-def merged(old: Mapping[str, Any], given: Mapping[str, Any]) -> Json:
+def merged(old: JsonMap, given: JsonMap) -> Json:
     """Put given fields over old ones, deeply; null clears some fields, and is nothing in others."""
     result = dict(old)
     for name, value in given.items():

@@ -3,13 +3,11 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.responses.schema import ResponseRequest, format_of
-
-Json = dict[str, Any]
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 # Why a chat's choice ended, where that is no end: what a response says of it.
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -57,7 +55,7 @@ class ResponseHead:
             **more,
         }
 
-    def ended(self, output: Sequence[Json], finish_reason: str, usage: Mapping[str, Any]) -> Json:
+    def ended(self, output: Sequence[Json], finish_reason: str, usage: JsonMap) -> Json:
         """The whole response of a chat that ended for this reason."""
         reason = INCOMPLETE.get(finish_reason)
         told = usage_of(usage)
@@ -73,7 +71,7 @@ class ResponseHead:
         return self.response("failed", output, error=told)
 
 
-def usage_of(usage: Mapping[str, Any]) -> Json:
+def usage_of(usage: JsonMap) -> Json:
     """A chat's usage in a response's words."""
     details_in, details_out = usage["prompt_tokens_details"], usage["completion_tokens_details"]
     return {

@@ -1,10 +1,9 @@
 """From the chunks of a chat to the events of a response, in OpenAI's order."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from omnistage.server.common.errors import ApiError
-from omnistage.server.responses.answer import INCOMPLETE, Json, ResponseHead
+from omnistage.server.responses.answer import INCOMPLETE, ResponseHead
 from omnistage.server.responses.output import (
     FunctionCall,
     GeneratedImage,
@@ -14,8 +13,9 @@ from omnistage.server.responses.output import (
     Thought,
 )
 from omnistage.server.tasks.chat.chunks import ChatChunk
+from omnistage.stage_configs.json_types import Json, JsonMap
 
-Event = dict[str, Any]
+Event = Json
 
 ABOUT_ITEMS = ("output_item.added", "output_item.done")  # these have the item itself
 
@@ -31,7 +31,7 @@ class ResponseEvents:
         self._call_index: int | None = None  # of the open item, if it is a call: the chat's number
         self._held: list[Json] = []  # log probabilities of tokens whose text has not come
         self._finish_reason = "stop"
-        self._usage: Mapping[str, Any] = {}
+        self._usage: JsonMap = {}
         self.response: Json = head.response("in_progress", ())
 
     @property
@@ -111,7 +111,7 @@ class ResponseEvents:
         logprobs, self._held = self._held, []
         return events + self._told(self._open.add(text, logprobs))
 
-    def _call(self, call: Mapping[str, Any]) -> list[Event]:
+    def _call(self, call: JsonMap) -> list[Event]:
         function = call.get("function") or {}
         events = []
         if not isinstance(self._open, FunctionCall) or self._call_index != call["index"]:

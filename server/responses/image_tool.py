@@ -1,8 +1,7 @@
 """The tool `image_generation`: what a response says of the image that answers it."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import dataclass
-from typing import Any
 
 from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.common.fields import parse
@@ -12,6 +11,7 @@ from omnistage.server.responses.places import Places
 from omnistage.server.responses.schema import ResponseRequest, format_of
 from omnistage.server.tasks.images.mixed import FIELDS as BESIDE_TEXT
 from omnistage.server.tasks.images.schema import EditRequest
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 KIND = "image_generation"
 ACTIONS = ("auto", "generate", "edit")
@@ -32,7 +32,7 @@ READ = frozenset(
 class ImageTool:
     """The fields of the tool, and its place in the body."""
 
-    given: Mapping[str, Any]
+    given: JsonMap
     place: str
 
     @classmethod
@@ -51,7 +51,7 @@ class ImageTool:
         return found[0] if found else None
 
     @property
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Json:
         """Returns the fields of an image request."""
         return {name: value for name, value in self.given.items() if name in FIELDS}
 

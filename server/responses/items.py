@@ -2,14 +2,15 @@
 
 import binascii
 import mimetypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.responses.places import Places
+from omnistage.stage_configs.json_types import Json, JsonMap
 
-Item = Mapping[str, Any]
-Message = dict[str, Any]
+Item = JsonMap
+Message = Json
 
 ROLES = ("user", "assistant", "system", "developer")
 KINDS = ("message", "function_call", "function_call_output", "reasoning")

@@ -4,10 +4,11 @@ A step is the name of an event, without `response.`, and what the event says bes
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import uuid4
 
-Json = dict[str, Any]
+from omnistage.stage_configs.json_types import Json
+
 Step = tuple[str, Json]
 
 IN_PROGRESS = "in_progress"

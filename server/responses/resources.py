@@ -1,10 +1,10 @@
 """Items of the input as they are told afterwards: each with an id, in OpenAI's whole form."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 from uuid import uuid4
 
 from omnistage.server.responses.items import Item
+from omnistage.stage_configs.json_types import Json
 
 PREFIXES = {
     "message": "msg",
@@ -23,7 +23,7 @@ KEPT = {
 }
 
 
-def resource_of(item: Item) -> dict[str, Any]:
+def resource_of(item: Item) -> Json:
     """One item of a checked input."""
     kind = item.get("type") or "message"
     given = item.get("id")

@@ -20,6 +20,7 @@ from omnistage.server.tasks.chat.schema import (
     Tools,
     at_most,
 )
+from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.sampling import Count, Flag, NumTokens
 
 
@@ -117,7 +118,7 @@ class TextOptions(RequestFields):
 
     ignored = frozenset({"verbosity"})
 
-    format: dict[str, Any] | None = None
+    format: Json | None = None
 
 
 class ResponseRequest(Sampling):
@@ -127,14 +128,14 @@ class ResponseRequest(Sampling):
     # What is a chat's alone would have no effect here.
     refused: ClassVar[Refused] = {**OF_CHATS, **REFUSED, **NOT_DONE}
 
-    input: Annotated[str | list[dict[str, Any]], WithJsonSchema(INPUT)]
+    input: Annotated[str | list[Json], WithJsonSchema(INPUT)]
     instructions: str | None = None
     previous_response_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     store: Flag | None = None
     metadata: Annotated[dict[Key, Value], at_most(MAX_PAIRS)] | None = None
     max_output_tokens: NumTokens | None = None
     tools: Tools | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: str | Json | None = None
     parallel_tool_calls: Flag | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None

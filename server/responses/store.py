@@ -4,17 +4,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from omnistage.server.common.errors import ApiError
+from omnistage.stage_configs.json_types import Json
 
 LIFETIME_S = 3600
 MAX_BYTES = 64 << 20
 OVERHEAD_BYTES = 1024  # of a response beside its JSON: the id, the entry
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from omnistage.server.responses.items import ConversationMessages, Item, Message
 from omnistage.server.responses.places import Places
 from omnistage.server.responses.schema import NOT_HERE, ResponseRequest, format_of
 from omnistage.server.tasks.chat.schema import ChatRequest, Sampling
+from omnistage.stage_configs.json_types import JsonMap
 
 # Read here, or by the endpoint; the other fields of sampling are the chat's as they are.
 OWN_FIELDS = frozenset({"stream", "stream_options", *NOT_HERE})
@@ -119,7 +120,7 @@ def _choice(choice: object) -> object:
     return {"type": "allowed_tools", "allowed_tools": allowed}
 
 
-def _named(tool: Any, place: str) -> Mapping[str, Any]:
+def _named(tool: Any, place: str) -> JsonMap:
     _check_function(tool, place)
     return {"type": "function", "function": {"name": tool.get("name")}}
 

@@ -1,9 +1,10 @@
 """Changes that commands have made in stages, for replicas that start afterwards."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-Arguments = Mapping[str, Any]
+from omnistage.stage_configs.json_types import JsonMap
+
+Arguments = JsonMap
 Change = tuple[str, Arguments]  # a command, and what it was told
 
 WEIGHTS, ADD, PIN, REMOVE = "load_weights", "add_lora", "pin_lora", "remove_lora"

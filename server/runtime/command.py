@@ -1,13 +1,12 @@
 """Commands to running stages, and what they answer."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 from uuid import uuid4
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.readiness import check_ready
 from omnistage.server.runtime.stage_link import StageLink
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.to_gateway import CommandResult
 from omnistage.stages.messages.to_stage import Command
 
@@ -19,9 +18,7 @@ class Commander:
         self._limit_s = limit_s
         self._waiting: dict[str, tuple[StageLink, asyncio.Future[CommandResult]]] = {}
 
-    async def send(
-        self, link: StageLink, command: str, arguments: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    async def send(self, link: StageLink, command: str, arguments: JsonMap) -> JsonMap:
         """Returns what the stage answers; ApiError if it refuses, fails, dies or says nothing."""
         check_command(link, command)
         command_id = f"command-{uuid4().hex}"

@@ -1,9 +1,8 @@
 """Empties a stage of requests before it sleeps, wakes, gets new weights or goes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.changes import WEIGHTS
@@ -11,6 +10,7 @@ from omnistage.server.runtime.command import check_command
 from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.flights import Flights
 from omnistage.server.runtime.stage_link import StageLink
+from omnistage.stage_configs.json_types import JsonMap
 
 
 class Draining:
@@ -22,9 +22,7 @@ class Draining:
         self._limit_s = fleet.graph.deadlines.command_s
         self.lock = asyncio.Lock()  # of what is done to replicas that have no request
 
-    async def run(
-        self, links: Sequence[StageLink], command: str, arguments: Mapping[str, Any]
-    ) -> None:
+    async def run(self, links: Sequence[StageLink], command: str, arguments: JsonMap) -> None:
         """Refuse new requests, let those in flight finish, then send it to all replicas.
 
         Each answers what of it is asleep now; while that is anything, it stays closed. Raises
@@ -49,7 +47,7 @@ class Draining:
         links: Sequence[StageLink],
         done: Sequence[StageLink],
         command: str,
-        arguments: Mapping[str, Any],
+        arguments: JsonMap,
     ) -> None:
         self._fleet.note_change(done, command, arguments)
         if command == WEIGHTS:
@@ -76,6 +74,6 @@ class Draining:
             message = f"Requests in stages {names} did not end within {self._limit_s:g} s."
             raise ApiError(503, message, code="busy") from None
 
-    async def _send(self, link: StageLink, command: str, arguments: Mapping[str, Any]) -> None:
+    async def _send(self, link: StageLink, command: str, arguments: JsonMap) -> None:
         result = await self._fleet.commander.send(link, command, arguments)
         self._fleet.note_asleep(link, tuple(result["asleep"]))

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,6 +27,7 @@ from omnistage.server.runtime.stage_link import (
 )
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.addresses import (
     GATEWAY,
     ends_of,
@@ -266,7 +267,7 @@ class Fleet:
         return any(lost.count(stage) == len(self.replicas_of(stage)) for stage in set(lost))
 
     @property
-    def health(self) -> Mapping[str, Mapping[str, Any]]:
+    def health(self) -> Mapping[str, JsonMap]:
         """Returns what each replica last said of itself."""
         loading = self.loading
         return {

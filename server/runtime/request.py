@@ -11,6 +11,7 @@ from omnistage.server.runtime.media_input import MediaInput
 from omnistage.server.runtime.samples import SampleFormat, sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.text_input import TextInput
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stages.messages import to_gateway, to_stage
 from omnistage.stages.messages.body import GivenText
 
@@ -34,7 +35,7 @@ class GraphRequest:
         return self.message.outputs
 
     @property
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Json:
         """The fields of its body, which the stage's library reads."""
         return self.message.fields
 
@@ -65,7 +66,7 @@ class GraphRequest:
 class TextOutput:
     """A chat completion chunk of an answer or of a transcript; `last` on its final one."""
 
-    chunk: Mapping[str, Any]
+    chunk: JsonMap
     last: bool = False
 
 

@@ -1,12 +1,12 @@
 """Chooses the replica of each stage that gets a request, and refuses what those do not make."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.request import GraphRequest
 from omnistage.server.runtime.stage_link import StageLink
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.to_stage import Request
 
 Path = Sequence[StageLink]  # one replica of each stage that a request goes through
@@ -48,7 +48,7 @@ class Routes:
 MAKES_IMAGES = {"image", "video"}
 
 
-def drawn(message: Request) -> Mapping[str, Any]:
+def drawn(message: Request) -> JsonMap:
     """Return the fields of what a request has drawn; its prompt may not be written yet."""
     if message.image is not None:
         return {**message.image.fields, "prompt": ""}

@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.server.runtime.changes import Change, without
 from omnistage.server.runtime.media_input import Piece
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.replicas import stage_of
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.families import MetricFamily
@@ -98,7 +99,7 @@ class StageRecord:
     measured_at: float | None = None  # when that was; None: its process sent none
 
     @property
-    def health(self) -> Mapping[str, Any]:
+    def health(self) -> JsonMap:
         """Returns its entry of /health."""
         return {
             "state": str(self.state),

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from omnistage.server.tasks.chat.schema import MAX_NAMES, at_most
+from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.sampling import Count, Flag
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
@@ -19,7 +20,7 @@ class OfStages(BaseModel):
     stages: Annotated[list[str], Field(min_length=1), at_most(MAX_NAMES)] | None = None
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Json:
         """Returns what is sent to the stages."""
         return self.model_dump(exclude={"stages"})
 

@@ -1,8 +1,7 @@
 """Commands to running stages, for /admin and for programs: to whom they go, what is answered."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
@@ -11,9 +10,10 @@ from omnistage.server.runtime.command import check_command
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.tasks.command_fields import AddLora, OfStages, Scale
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.to_gateway import Lora
 
-Answer = Mapping[str, Any]
+Answer = JsonMap
 NOT_PROFILING = "not_profiling"  # the code of a stage that was told to end what it does not do
 
 

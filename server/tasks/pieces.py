@@ -6,7 +6,6 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from omnistage.server.media.audio.wav import wav_header
 from omnistage.server.media.images import MODES
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.server.runtime.samples import SampleFormat
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 Samples = npt.NDArray[np.int16]
 
@@ -123,7 +123,7 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     @classmethod
-    def of(cls, usage: Mapping[str, Any]) -> "Usage":
+    def of(cls, usage: JsonMap) -> "Usage":
         """From the usage of a chat, or of pictures, speech and transcripts."""
         is_chat = "prompt_tokens" in usage
         into, out = ("prompt", "completion") if is_chat else ("input", "output")
@@ -144,7 +144,7 @@ class Choice:
     finish_reason: str = "stop"
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    logprobs: Mapping[str, Any] | None = None
+    logprobs: JsonMap | None = None
     token_ids: tuple[int, ...] = ()
 
 
@@ -190,7 +190,7 @@ class Answer:
         return self.choices[0].finish_reason
 
     @property
-    def message(self) -> dict[str, Any]:
+    def message(self) -> Json:
         """The answer as a message, to go on with the conversation."""
         calls = [
             {
@@ -254,7 +254,7 @@ def png_of(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def stamps_of(timeline: Sequence[Mapping[str, Any]]) -> tuple[Stamp, ...]:
+def stamps_of(timeline: Sequence[JsonMap]) -> tuple[Stamp, ...]:
     """The stamps of a request's way."""
     return tuple(Stamp(one["stage"], one["event"], one["ms"]) for one in timeline)
 

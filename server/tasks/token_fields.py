@@ -1,7 +1,7 @@
 """The fields of POST /tokenize and /detokenize: vLLM's."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
 
 from pydantic import Field, WithJsonSchema
 
@@ -26,6 +26,7 @@ from omnistage.server.tasks.chat.schema import (
 )
 from omnistage.server.tasks.chat.tools import checked_tools
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.sampling import Flag
 
 MAX_CHARACTERS = 1 << 20  # of all texts: a tokenizer has one thread for all requests
@@ -51,7 +52,7 @@ class TokenizeRequest(RequestFields):
     prompt: str | None = None
     messages: (
         Annotated[
-            list[dict[str, Any]],
+            list[Json],
             Field(min_length=1, fail_fast=True),
             at_most(MAX_MESSAGES),
             WithJsonSchema(MESSAGES),
@@ -108,7 +109,7 @@ class DetokenizeRequest(RequestFields):
     tokens: TokenIds
 
 
-def _num_characters(messages: Sequence[Mapping[str, Any]]) -> int:
+def _num_characters(messages: Sequence[JsonMap]) -> int:
     """Returns the characters of the texts of checked messages."""
     count = 0
     for message in messages:

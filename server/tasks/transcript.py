@@ -1,16 +1,15 @@
 """A transcript in OpenAI's shapes: events while it comes, a body when it is whole."""
 
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.media.incoming import Incoming
 from omnistage.server.tasks.chat.usage import usage_of
 from omnistage.server.tasks.transcription_fields import AudioRequest, TranscriptionRequest
+from omnistage.stage_configs.json_types import Json, JsonMap
 
-Body = dict[str, Any]
+Body = Json
 
 
 @dataclass(slots=True)
@@ -22,7 +21,7 @@ class Transcript:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[Body] = field(default_factory=list)
-    usage: Mapping[str, Any] = field(default_factory=dict)
+    usage: JsonMap = field(default_factory=dict)
 
     @property
     def duration_s(self) -> float:
@@ -39,7 +38,7 @@ class Transcript:
         """Returns whether the answer is made of them."""
         return self.has_logprobs or self.asked.response_format == "verbose_json"
 
-    def add(self, chunk: Mapping[str, Any]) -> Body | None:
+    def add(self, chunk: JsonMap) -> Body | None:
         """Add one chunk of the chat; its event, if it has text.
 
         Raises ApiError for a transcript that does not fit into the context.

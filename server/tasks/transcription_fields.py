@@ -1,6 +1,6 @@
 """The fields of a transcription, and the words in which the model gets the task."""
 
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 
@@ -8,6 +8,7 @@ from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.common.fields import RequestFields, parse
 from omnistage.server.media.parts import bare_base64, decoded
 from omnistage.server.tasks.chat.schema import at_most
+from omnistage.stage_configs.json_types import Json
 
 MAX_PROMPT = 16_384
 MAX_WORDS = 1024
@@ -86,7 +87,7 @@ class TranscriptionRequest(AudioRequest):
         Annotated[list[Literal["word", "segment"]], BeforeValidator(_one_as_list)] | None
     ) = None
     include: Annotated[list[Literal["logprobs"]], BeforeValidator(_one_as_list)] | None = None
-    chunking_strategy: str | dict[str, Any] | None = None
+    chunking_strategy: str | Json | None = None
     known_speaker_names: Words | None = None
     known_speaker_references: list[str] | None = None
 

@@ -1,10 +1,9 @@
 """The latest requests, in memory: where the time of each went."""
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
 
 from omnistage.server.common.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY, RECEIVED, Trace
+from omnistage.stage_configs.json_types import JsonMap
 
 NUM_TRACES = 256
 
@@ -42,7 +41,7 @@ def names_of(trace: Trace) -> list[str]:
     return [trace.request_id, *trace.graph_ids, *of_trace]
 
 
-def summary_of(trace: Trace) -> Mapping[str, Any]:
+def summary_of(trace: Trace) -> JsonMap:
     """Who and how, in one line; what is not known is left out."""
     timeline = trace.timeline
     known = {
@@ -69,7 +68,7 @@ def rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 4)
 
 
-def details_of(trace: Trace) -> Mapping[str, Any]:
+def details_of(trace: Trace) -> JsonMap:
     """A request with its stamps, and the steps and stages between them, ms from its receipt."""
     timeline = trace.timeline
     zero_ns = timeline.marks.get((GATEWAY, RECEIVED), 0)

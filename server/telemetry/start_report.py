@@ -4,7 +4,6 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import psutil
 from rich.console import Console
@@ -13,12 +12,13 @@ from rich.text import Text
 from omnistage.server.telemetry.quiet import QuietTerminal
 from omnistage.stage_configs.cache_folder import logs_folder
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.packages import VLLM_PACKAGES, installed
 from omnistage.stage_configs.random_weights import RANDOM_NOTE, has_random_weights, note_of
 
 logger = logging.getLogger(__name__)
 
-FIRST_REQUESTS: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
+FIRST_REQUESTS: Mapping[str, tuple[str, JsonMap, str]] = {
     "text": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}, ""),
     "audio": ("/v1/audio/speech", {"input": "Hello.", "response_format": "wav"}, " -o hello.wav"),
     "image": ("/v1/images/generations", {"prompt": "A red circle"}, " -o image.json"),

@@ -12,6 +12,7 @@ from omnistage.server.cli.planning.gpus import Gpus
 from omnistage.stage_configs.family import GRAPHS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.memory_needs import ModelNeeds, StageNeeds
 from omnistage.stage_configs.overrides import Override, overridden
 
@@ -52,7 +53,7 @@ class Layout:
 
     needs: ModelNeeds
     graph: StageGraph
-    raw: dict[str, Any]
+    raw: Json
     gpus: Gpus
     voices: int
     ranks: int = 1
@@ -136,7 +137,7 @@ class Layout:
         return float(length) * stage.kv_bytes / GB
 
     @cached_property
-    def file(self) -> dict[str, Any]:
+    def file(self) -> Json:
         """Returns the graph file of one server."""
         raw = copy.deepcopy(self.raw)
         for place, one in enumerate(self.needs.stages):

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from omnistage.server.cli.verifying.questions import MAX_FRAMES, Question
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.messages.to_reference import AskedQuestion, Task
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _answered(omni: "Omni", question: Question) -> Answered:
     return Answered(question.name, problem=problem)
 
 
-def _asked(omni: "Omni", question: Question, fields: dict[str, Any]) -> Answered:
+def _asked(omni: "Omni", question: Question, fields: Json) -> Answered:
     if question.task is Task.IMAGE:
         answer = omni.images(**fields)
         pixels = [np.asarray(image.convert("RGB")) for image in answer.images]

@@ -3,9 +3,8 @@
 import base64
 import io
 import wave
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import av
 import numpy as np
@@ -15,13 +14,14 @@ from PIL import Image
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph, StageSpec
 from omnistage.stage_configs.graph_parts import chat_outputs
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stages.messages.to_reference import Task
 
 MAX_TOKENS, MAX_FRAMES = 24, 40
 RATE_HZ, SIDE, NUM_VIDEO_FRAMES, VIDEO_FPS = 16_000, 128, 4, 4
 SIZES = "128x128", "64x64"  # few pipelines make none of them
 GREEDY = {"temperature": 0}
-CHAT: Mapping[str, Any] = {
+CHAT: JsonMap = {
     **GREEDY,
     "repetition_penalty": 1.0,
     "max_completion_tokens": MAX_TOKENS,
@@ -40,9 +40,9 @@ class Question:
 
     name: str
     task: Task
-    fields: Mapping[str, Any]
+    fields: JsonMap
     is_spoken: bool = False
-    ways: tuple[Mapping[str, Any], ...] = ()
+    ways: tuple[JsonMap, ...] = ()
 
 
 def questions_of(graph: StageGraph, stage: StageSpec) -> Iterator[Question]:
@@ -81,9 +81,7 @@ def _chats(graph: StageGraph, *, hears: bool, sees_videos: bool) -> Iterator[Que
             yield _chat("speech about media", "Do they fit?", audio, picture, stages=own)
 
 
-def _chat(
-    name: str, text: str, *media: Mapping[str, Any], stages: Mapping[str, Any] | None = None
-) -> Question:
+def _chat(name: str, text: str, *media: JsonMap, stages: JsonMap | None = None) -> Question:
     content = [*media, {"type": "text", "text": text}]
     fields = {**CHAT, "messages": [{"role": "user", "content": content}]}
     if stages is None:
@@ -92,7 +90,7 @@ def _chat(
     return Question(name, Task.CHAT, {**fields, "modalities": ["text", "audio"]}, is_spoken=True)
 
 
-def greedy_stages(graph: StageGraph, *outputs: str) -> dict[str, Any]:
+def greedy_stages(graph: StageGraph, *outputs: str) -> Json:
     """Returns what has the stages on the way to speech speak greedily, and not for long."""
     writers = {graph.outputs[output] for output in outputs if output != "audio"}
     speaks = [name for name in graph.path(outputs) if KINDS[graph.stages[name].kind].samples]

@@ -2,11 +2,11 @@
 
 import platform
 from dataclasses import dataclass, field
-from typing import Any
 
 from rich.table import Table
 
 from omnistage.server.cli.verifying.judge import Judged, Verdict
+from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.packages import VLLM_PACKAGES, installed
 
 EQUAL, DIFFERENT, NOT_RUN = 0, 1, 2  # exit codes
@@ -17,9 +17,9 @@ class Comparison:
     """The verdicts on one model; `references`: the way in which each was computed."""
 
     model: str
-    graph: dict[str, Any]
+    graph: Json
     questions: list[Judged] = field(default_factory=list)
-    references: list[dict[str, Any]] = field(default_factory=list)
+    references: list[Json] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -29,7 +29,7 @@ class Comparison:
             return DIFFERENT
         return NOT_RUN if any(one.problem for one in self.questions) else EQUAL
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Returns it as what `--json` writes."""
         return {
             "model": self.model,
@@ -56,7 +56,7 @@ class Comparison:
         return table
 
 
-def as_json(judged: Judged) -> dict[str, Any]:
+def as_json(judged: Judged) -> Json:
     """Returns one question with its parts."""
     parts = [
         {

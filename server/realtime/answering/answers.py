@@ -1,7 +1,6 @@
 """The responses that a session has under way: one of its conversation, and some out of band."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from omnistage.server.common.errors import ApiError, unsupported
 from omnistage.server.common.served import check_makes
@@ -21,6 +20,7 @@ from omnistage.server.realtime.settings import (
 from omnistage.server.realtime.transcripts import Transcripts
 from omnistage.server.realtime.updates import response_settings
 from omnistage.stage_configs.graph_parts import session_outputs
+from omnistage.stage_configs.json_types import JsonMap
 
 MAX_OUT_OF_BAND = 4
 
@@ -50,7 +50,7 @@ class Answers:
         self._is_owed = False
         self._rates = TokenRates()
 
-    def _check_free(self, given: Mapping[str, Any]) -> None:
+    def _check_free(self, given: JsonMap) -> None:
         """Raise ApiError if a response with these fields cannot begin now."""
         if given.get("conversation") == "none":
             if len(self._out_of_band) >= MAX_OUT_OF_BAND:
@@ -64,7 +64,7 @@ class Answers:
             )
             raise ApiError(400, message, code="conversation_already_has_active_response")
 
-    def begin(self, given: Mapping[str, Any], items: Sequence[Item] | None = None) -> None:
+    def begin(self, given: JsonMap, items: Sequence[Item] | None = None) -> None:
         """Begin a response, to the conversation or to given items; raises ApiError."""
         common, session = self._common, self._settings()
         if isinstance(session, TranscriptionSettings):
@@ -91,9 +91,7 @@ class Answers:
         task = answer.start()
         task.add_done_callback(lambda _: common.tasks.run(lambda: self._end(answer)))
 
-    def _plan(
-        self, session: RealtimeSettings, given: Mapping[str, Any], items: Sequence[Item]
-    ) -> AnswerPlan:
+    def _plan(self, session: RealtimeSettings, given: JsonMap, items: Sequence[Item]) -> AnswerPlan:
         """Return the plan of an answer to items; raises ApiError."""
         settings = response_settings(session, given)
         flow = self._common.flow

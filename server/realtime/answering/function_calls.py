@@ -1,11 +1,11 @@
 """A response's calls of functions, from a chat's deltas to events."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from omnistage.server.realtime.events import new_id
-from omnistage.server.realtime.items import Item, Json
+from omnistage.server.realtime.items import Item
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 EVENT = "response.function_call_arguments"
 
@@ -19,7 +19,7 @@ class FunctionCallProgress:
     output_index: int = 0
     _pieces: list[str] = field(default_factory=list)  # of the arguments, not told yet
 
-    def add(self, function: Mapping[str, Any]) -> None:
+    def add(self, function: JsonMap) -> None:
         """Add a chat's delta: pieces of the name and of the arguments."""
         self.name += function.get("name") or ""
         if function.get("arguments"):

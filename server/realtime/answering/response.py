@@ -6,9 +6,8 @@ still to come waits for that.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.http.outbox import Outbox
@@ -17,11 +16,12 @@ from omnistage.server.realtime.answering.usage import response_usage
 from omnistage.server.realtime.common import Tell
 from omnistage.server.realtime.conversation import Conversation
 from omnistage.server.realtime.events import new_id
-from omnistage.server.realtime.items import Item, Json, Part, Status
+from omnistage.server.realtime.items import Item, Part, Status
 from omnistage.server.realtime.playout import PlayedAnswer
 from omnistage.server.realtime.settings import ResponseSettings
 from omnistage.server.realtime.voice.formats import UserAudio, sample_bytes, samples_of
 from omnistage.server.tasks.chat.chunks import delta_of, finish_reason_of
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 DELTA_S = 0.5  # of audio in one event, at most
 # Why a chat's choice ended, where that is no end.
@@ -53,7 +53,7 @@ class Response:
         self._audio_has_ended = not self.is_spoken
         self._calls: dict[int, FunctionCallProgress] = {}
         self._finish_reason = "stop"
-        self._usage: Mapping[str, Any] = {}
+        self._usage: JsonMap = {}
         self._num_frames = 0
         self._unsent: deque[Callable[[], None]] = deque()  # how to take each delta back
 
@@ -82,7 +82,7 @@ class Response:
         return max(0.0, whole_ms - 1000 * played_s)
 
     @property
-    def chat_usage(self) -> Mapping[str, Any]:
+    def chat_usage(self) -> JsonMap:
         """Return the usage of its chat, as far as that has come."""
         return self._usage
 
@@ -92,7 +92,7 @@ class Response:
 
     # What the chat makes
 
-    def add_chunk(self, chunk: Mapping[str, Any]) -> None:
+    def add_chunk(self, chunk: JsonMap) -> None:
         """Add a chunk of the chat's text."""
         self._usage = chunk.get("usage") or self._usage
         for choice in chunk.get("choices", ()):
@@ -212,7 +212,7 @@ class Response:
         item.status = status
         self._end_item(item, self._message_index)
 
-    def _add_call(self, given: Mapping[str, Any]) -> None:
+    def _add_call(self, given: JsonMap) -> None:
         call = self._calls.setdefault(given["index"], FunctionCallProgress())
         call.add(given.get("function") or {})
         if self._audio_has_ended or self._message is None:

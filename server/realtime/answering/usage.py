@@ -1,14 +1,12 @@
 """The tokens of a response, from those of its chat."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from omnistage.server.tasks.chat.usage import usage_of
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 KINDS = ("text_tokens", "audio_tokens", "image_tokens")
 
 
-def response_usage(usage: Mapping[str, Any], num_frames: int) -> dict[str, Any]:
+def response_usage(usage: JsonMap, num_frames: int) -> Json:
     """Return a response's usage: zeros for a chat that did not run; a codec frame is a token.
 
     Which tokens the cache had is not known by kinds: they are counted as text as far as there is

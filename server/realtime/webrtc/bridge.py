@@ -9,18 +9,16 @@ import json
 import logging
 import ssl
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from omnistage.server.realtime.webrtc.call import SessionRefused, WebRtcCall
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 logger = logging.getLogger(__name__)
 
 MAX_LINE = 2 << 20  # an offer and settings as JSON
-Json = dict[str, Any]
 
 
 class Bridge:
@@ -46,7 +44,7 @@ class Bridge:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _open(self, order: Mapping[str, Any]) -> None:
+    async def _open(self, order: JsonMap) -> None:
         call_id = order["call_id"]
         try:
             call, answer = await self._begun(order)
@@ -61,7 +59,7 @@ class Bridge:
             del self._calls[call_id]
             _say({"call_id": call_id, "ended": True})
 
-    async def _begun(self, order: Mapping[str, Any]) -> tuple[WebRtcCall, str]:
+    async def _begun(self, order: JsonMap) -> tuple[WebRtcCall, str]:
         options: Json = {}
         if order["url"].startswith("wss:"):  # to this very server, whose name is another
             options["ssl"] = context = ssl.create_default_context()

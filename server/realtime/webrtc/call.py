@@ -21,6 +21,7 @@ from websockets.exceptions import ConnectionClosed
 
 from omnistage.server.realtime.webrtc.outgoing import OutgoingAudio, QueuedAudio
 from omnistage.server.realtime.webrtc.tracks import PacedTrack, samples_of
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 logger = logging.getLogger(__name__)
 
@@ -31,18 +32,17 @@ MAX_UNSENT = 16 << 20  # bytes on the channel that a client does not take
 OWN_EVENT = "webrtc_"  # begins the ids of the events that are ours, not the client's
 AUDIO_DELTAS = ("response.output_audio.delta", "response.audio.delta")
 FLAT_FORMATS = ("input_audio_format", "output_audio_format")  # of the beta
-Json = dict[str, Any]
 
 
 class SessionRefused(Exception):
     """The session refused the settings of the call: its `error` event."""
 
-    def __init__(self, error: Mapping[str, Any]) -> None:
+    def __init__(self, error: JsonMap) -> None:
         super().__init__(str(error.get("message")))
         self.error = error
 
 
-def without_formats(session: Mapping[str, Any]) -> Json:
+def without_formats(session: JsonMap) -> Json:
     """Return settings without the formats of audio: a track has its own."""
     kept = {name: value for name, value in session.items() if name not in FLAT_FORMATS}
     audio = kept.get("audio")
@@ -71,9 +71,9 @@ class WebRtcCall:
     _connected: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _audio: OutgoingAudio = field(init=False)
-    _session: Mapping[str, Any] = field(default_factory=dict, init=False)
+    _session: JsonMap = field(default_factory=dict, init=False)
 
-    async def answer(self, offer: str, session: Mapping[str, Any] | None) -> str:
+    async def answer(self, offer: str, session: JsonMap | None) -> str:
         """Begin the session, and return the answer to an offer.
 
         Raises SessionRefused, and ValueError for an offer that means nothing.
@@ -91,7 +91,7 @@ class WebRtcCall:
         await self.peer.setLocalDescription(await self.peer.createAnswer())
         return str(self.peer.localDescription.sdp)
 
-    async def _begin_session(self, session: Mapping[str, Any] | None) -> None:
+    async def _begin_session(self, session: JsonMap | None) -> None:
         event = json.loads(await self.socket.recv())
         if session:
             given = without_formats({**session, "model": None})

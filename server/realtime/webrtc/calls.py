@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.realtime.events import new_id
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 logger = logging.getLogger(__name__)
 
 MODULE = "omnistage.server.realtime.webrtc.bridge"
 BEGIN_S = 30.0  # for the process to answer an offer
-Json = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -44,7 +43,7 @@ class WebRtcCalls:
         offer: str,
         url: str,
         headers: Mapping[str, str],
-        session: Mapping[str, Any] | None,
+        session: JsonMap | None,
         owner: str | None,
     ) -> tuple[str, str]:
         """Begin a call, a client of the sessions at `url`: its id, and the answer to the offer.

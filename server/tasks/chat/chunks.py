@@ -14,8 +14,9 @@ from uuid import uuid4
 from omnistage.server.runtime.request import AudioOutput, Output, TextOutput
 from omnistage.server.tasks.chat.audio_history import LIFETIME_S
 from omnistage.server.tasks.chat.usage import usage_of
+from omnistage.stage_configs.json_types import Json, JsonMap
 
-ChatChunk = dict[str, Any]
+ChatChunk = Json
 
 DELTA_FIELDS = ("content", "refusal", "tool_calls", "reasoning", "reasoning_content")
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
@@ -42,7 +43,7 @@ class AnswerHead:
             **more,
         }
 
-    def extras(self, chunk: Mapping[str, Any], name: str) -> ChatChunk:
+    def extras(self, chunk: JsonMap, name: str) -> ChatChunk:
         """vLLM's token ids under `name`, if the client asked for them and they are there."""
         value = chunk.get(name) if self.has_token_ids else None
         return {} if value is None else {name: value}
@@ -66,7 +67,7 @@ class TextChunks:
     def __init__(self, head: AnswerHead) -> None:
         self.head = head
         self._opened: set[int] = set()
-        self._usage: Mapping[str, Any] = {}
+        self._usage: JsonMap = {}
 
     def chunks_of(self, output: Output) -> list[ChatChunk]:
         """The same chunk as one of ours."""
@@ -80,7 +81,7 @@ class TextChunks:
         more = self.head.extras(chunk, "prompt_token_ids")
         return [self.head.chunk(said, **more, **running_usage(chunk))]
 
-    def _choice(self, choice: Mapping[str, Any]) -> ChatChunk:
+    def _choice(self, choice: JsonMap) -> ChatChunk:
         index = choice["index"]
         role = {} if index in self._opened else {"role": "assistant"}
         self._opened.add(index)
@@ -113,7 +114,7 @@ class SpeechChunks:
         self._is_opened = False
         self._has_audio_id = False
         self._ending: ChatChunk = ending_of({"finish_reason": "stop"})
-        self._usage: Mapping[str, Any] = {}
+        self._usage: JsonMap = {}
         self._running: ChatChunk = {}  # the usage so far, if each chunk is to have it
         self._num_frames = 0
 
@@ -135,7 +136,7 @@ class SpeechChunks:
     def _chunk(self, choice: ChatChunk, **more: object) -> ChatChunk:
         return self.head.chunk([choice], **more, **self._running)
 
-    def _text_chunks(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:
+    def _text_chunks(self, chunk: JsonMap) -> list[ChatChunk]:
         self._usage = chunk.get("usage") or self._usage
         chunks = []
         for choice in chunk.get("choices", ()):
@@ -217,13 +218,13 @@ def ending_of(choice: Mapping[str, object]) -> ChatChunk:
     return {"finish_reason": reason, **stop}
 
 
-def running_usage(chunk: Mapping[str, Any]) -> ChatChunk:
+def running_usage(chunk: JsonMap) -> ChatChunk:
     """Return the usage that a chunk of vLLM's has before the last one, if it was asked for it."""
     usage = chunk.get("usage")
     return {"usage": usage_of(usage, 0)} if usage and chunk["choices"] else {}
 
 
-def delta_of(choice: Mapping[str, Any]) -> ChatChunk:
+def delta_of(choice: JsonMap) -> ChatChunk:
     """The parts of a delta that OpenAI's clients know, but for the role."""
     delta = choice.get("delta", {})
     made = {name: delta[name] for name in DELTA_FIELDS if delta.get(name) is not None}
@@ -248,7 +249,7 @@ def joined_calls(parts: Sequence[ChatChunk]) -> list[ChatChunk]:
     return list(calls.values())
 
 
-def logprobs_of(choice: Mapping[str, Any]) -> ChatChunk | None:
+def logprobs_of(choice: JsonMap) -> ChatChunk | None:
     """The log probabilities, with the key for refusals that the schema wants."""
     logprobs = choice.get("logprobs")
     return {"refusal": None, **logprobs} if logprobs else None

@@ -1,10 +1,9 @@
 """A whole chat completion put together from its chunks."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from omnistage.server.tasks.chat.chunks import ChatChunk
+from omnistage.stage_configs.json_types import JsonMap
 
 
 @dataclass(slots=True)
@@ -17,7 +16,7 @@ class SpokenPart:
     data: bytearray = field(default_factory=bytearray)
     codes: list[tuple[int, ...]] = field(default_factory=list)
 
-    def add(self, audio: Mapping[str, Any]) -> None:
+    def add(self, audio: JsonMap) -> None:
         """Add one `delta.audio`."""
         self.id = audio.get("id", self.id)
         self.expires_at = audio.get("expires_at", self.expires_at)
@@ -50,7 +49,7 @@ class PartialChoice:
     images: list[ChatChunk] = field(default_factory=list)
     audio: SpokenPart = field(default_factory=SpokenPart)
 
-    def add(self, choice: Mapping[str, Any]) -> None:
+    def add(self, choice: JsonMap) -> None:
         """Add one delta."""
         delta = choice["delta"]
         for name in ("content", "refusal", "reasoning", "reasoning_content"):
@@ -67,7 +66,7 @@ class PartialChoice:
         self.finish_reason = choice["finish_reason"] or self.finish_reason
         self.stop_reason = choice.get("stop_reason", self.stop_reason)
 
-    def _add_call(self, call: Mapping[str, Any]) -> None:
+    def _add_call(self, call: JsonMap) -> None:
         function = {"name": "", "arguments": ""}
         whole = self.tool_calls.setdefault(
             call["index"], {"id": "", "type": "function", "function": function}

@@ -5,12 +5,12 @@ its engine away from everybody.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.common.json_text import parse_json
+from omnistage.stage_configs.json_types import Json
 
 MAX_COUNT = 4096
 MAX_GRAMMAR_CHARACTERS = 64 << 10
@@ -77,7 +77,7 @@ def check_schema(schema: object, path: str) -> None:
 class _Recursion:
     """Finds a schema that refers to itself without a step into the value: it has no end."""
 
-    def __init__(self, root: dict[str, Any], path: str) -> None:
+    def __init__(self, root: Json, path: str) -> None:
         self._root = root
         self._path = path
         self._open: set[int] = set()

@@ -16,12 +16,13 @@ from omnistage.server.media.parts import FRAME_FIELDS, PIXEL_FIELDS
 from omnistage.server.media.watching import MAX_FRAMES, MAX_RATE
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.sampling import Count, Flag, Number
 
 Pixels = Annotated[Count, Field(ge=1024, le=12_845_056)]
 NumFrames = Annotated[Count, Field(ge=2, le=MAX_FRAMES)]
 Rate = Annotated[Number, Field(ge=0.05, le=MAX_RATE)]
-Part = Mapping[str, Any]
+Part = JsonMap
 
 VIDEO, HEARD = "video_url", "use_audio_in_video"
 SOUNDS = ("input_audio", "audio_url")
@@ -106,7 +107,7 @@ def media_options(
     return options | ({"media_io_kwargs": {"video": frames}} if frames else {})
 
 
-def check_heard(body: Mapping[str, Any], graph: StageGraph) -> None:
+def check_heard(body: JsonMap, graph: StageGraph) -> None:
     """Raise ApiError if the videos of a stage's body are to be heard, and cannot be."""
     if not body.get("mm_processor_kwargs", {}).get(HEARD):
         return
@@ -127,7 +128,7 @@ def _check_order(name: str, least: int | None, most: int | None) -> None:
         raise ValueError(f"min_{name} {least} exceeds max_{name} {most}")
 
 
-def _add(given: dict[str, Given], values: Mapping[str, Any], place: str) -> None:
+def _add(given: dict[str, Given], values: JsonMap, place: str) -> None:
     for name, value in values.items():
         known = given.setdefault(name, Given(value, f"{place}.{name}"))
         if known.value != value:

@@ -3,9 +3,9 @@
 `messages.py` and `media/parts.py` check it.
 """
 
-from typing import Any
+from omnistage.stage_configs.json_types import Json
 
-Schema = dict[str, Any]
+Schema = Json
 
 TEXT: Schema = {"type": "string"}
 

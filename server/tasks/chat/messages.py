@@ -1,11 +1,11 @@
 """Checks a conversation and rewrites what only the gateway knows: media, and audio ids."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from omnistage.server.common.errors import ApiError, invalid, unsupported
 from omnistage.server.media.parts import checked_part, unknown_part_keys
 from omnistage.server.tasks.chat.audio_history import AudioHistory
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SENT_ON = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning")
@@ -13,12 +13,12 @@ SENT_ON = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning")
 WITHOUT_EFFECT = ("audio", "refusal", "annotations", "function_call", "reasoning_content")
 CAN_BE_SILENT = ("assistant", "tool")  # their content may be empty: calls, no result
 
-Message = Mapping[str, Any]
+Message = JsonMap
 
 
 def checked_messages(
     messages: Sequence[Message], history: AudioHistory, more_roles: Collection[str] = ()
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Return the messages with every part checked and every audio id replaced by what was said.
 
     `more_roles`: those that the chat template takes beside OpenAI's. Raises ApiError.

@@ -1,6 +1,6 @@
 """The fields of chats that have an effect; fields.py lists the others."""
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from omnistage.server.tasks.chat.grammar import check_response_format, check_str
 from omnistage.server.tasks.chat.media_options import MediaOptions, ProcessorOptions
 from omnistage.server.tasks.chat.message_schema import MESSAGES
 from omnistage.server.tasks.chat.messages import unknown_keys
+from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.sampling import (
     Count,
     Flag,
@@ -75,10 +76,10 @@ TokenIds = Annotated[
     list[TokenId], Field(min_length=1, max_length=MAX_IDS, fail_fast=True), at_most(MAX_IDS)
 ]
 StopIds = Annotated[list[TokenId], Field(max_length=MAX_WORDS, fail_fast=True), at_most(MAX_WORDS)]
-Tools = Annotated[list[dict[str, Any]], at_most(MAX_TOOLS)]
+Tools = Annotated[list[Json], at_most(MAX_TOOLS)]
 Names = Annotated[list[str], at_most(MAX_NAMES)]
-StageParams = Annotated[dict[str, dict[str, Any]], at_most(MAX_NAMES)]
-Options = Annotated[dict[str, Any], at_most(MAX_WORDS)]
+StageParams = Annotated[dict[str, Json], at_most(MAX_NAMES)]
+Options = Annotated[Json, at_most(MAX_WORDS)]
 
 
 class LoraChoice(TypedDict):
@@ -154,8 +155,8 @@ class Sampling(RequestFields):
     min_tokens: MinTokens | None = None
     return_token_ids: Flag | None = None
     # The entry stage's serving class reads these itself, and refuses what it cannot use.
-    response_format: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
+    response_format: Json | None = None
+    structured_outputs: Json | None = None
     stop_token_ids: StopIds | None = None
     allowed_token_ids: TokenIds | None = None
     bad_words: Words | None = None
@@ -211,8 +212,8 @@ class ChatRequest(Sampling):
 
     refused = REFUSED
 
-    messages: Annotated[list[dict[str, Any]], at_most(MAX_MESSAGES), WithJsonSchema(MESSAGES)] = (
-        Field(min_length=1, fail_fast=True)
+    messages: Annotated[list[Json], at_most(MAX_MESSAGES), WithJsonSchema(MESSAGES)] = Field(
+        min_length=1, fail_fast=True
     )
     modalities: Names | None = None
     audio: AudioOptions | None = None
@@ -225,7 +226,7 @@ class ChatRequest(Sampling):
     return_timeline: Flag | None = None
     # The entry stage's chat class reads these itself, and refuses what it cannot use.
     tools: Tools | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: str | Json | None = None
     parallel_tool_calls: Flag | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None

@@ -10,14 +10,15 @@ from typing import Any
 from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.tasks.chat.grammar import check_schema
 from omnistage.server.tasks.chat.schema import MAX_TOOLS
+from omnistage.stage_configs.json_types import JsonMap
 
 CHOICES = ("none", "auto", "required")
 MODES = ("auto", "required")
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
-Tool = Mapping[str, Any]
-Choice = str | Mapping[str, Any] | None
+Tool = JsonMap
+Choice = str | JsonMap | None
 
 
 def checked_tools(

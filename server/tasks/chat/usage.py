@@ -1,12 +1,13 @@
 """The usage of chat and text completions, in OpenAI's shape."""
 
 from collections.abc import Mapping
-from typing import Any
+
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 
 def token_usage(
     num_in: int, num_out: int, details_in: Mapping[str, int], details_out: Mapping[str, int]
-) -> dict[str, Any]:
+) -> Json:
     """The tokens that went in and came out, each with its details; those not given are 0."""
     return {
         "prompt_tokens": num_in,
@@ -23,7 +24,7 @@ def token_usage(
     }
 
 
-def usage_of(usage: Mapping[str, Any], num_frames: int) -> dict[str, Any]:
+def usage_of(usage: JsonMap, num_frames: int) -> Json:
     """The tokens of all stages, from vLLM's usage; a codec frame is one audio token."""
     prompt = usage.get("prompt_tokens") or 0
     text = usage.get("completion_tokens") or 0
