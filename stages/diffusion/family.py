@@ -25,12 +25,14 @@ FAMILY = Family(
             arguments=frozenset(
                 {
                     "attention",
+                    "call_defaults",
                     "compile",
                     "custom_pipeline_args",
                     "defaults",
                     "device",
                     "dtype",
                     "embedding_cache_mb",
+                    "extra",
                     "guidance_ranks",
                     "load_format",
                     "max_batch",

@@ -15,6 +15,7 @@ from omnistage.stages.device.compiling import count_compiles
 from omnistage.stages.diffusion.control.bound import BoundOptions
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
 from omnistage.stages.diffusion.control.defaults import DefaultOptions
+from omnistage.stages.diffusion.control.extra import ExtraOptions
 from omnistage.stages.diffusion.control.metrics import DiffusionMetrics
 from omnistage.stages.diffusion.engine.job import awaited
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
@@ -30,13 +31,14 @@ from omnistage.stages.diffusion.request.arguments import (
     num_pictures,
 )
 from omnistage.stages.diffusion.request.edits import picture_arguments, pictures_for_warm_up
+from omnistage.stages.diffusion.request.extra import failure_of, spread_texts
 from omnistage.stages.diffusion.request.media import media_of
 from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
 from omnistage.stages.diffusion.request.prompt_embeds import Upstream, blank_embeds
 from omnistage.stages.diffusion.request.prompt_text import PromptTexts
 from omnistage.stages.diffusion.request.sound import audio_of, length_for_warm_up, rate_of, sound_of
-from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of, makes_alpha
+from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of, classes_over, makes_alpha
 from omnistage.stages.diffusion.request.text_tokens import TokenCounter
 from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.request.videos import check_kind, counted, output_kind
@@ -54,7 +56,14 @@ WARM_UP_STEPS = 2
 OPTIONS = frozenset({"max_batch", "warm_up"}).union(
     *(
         options.names()
-        for options in (LoadOptions, ControlOptions, BoundOptions, DefaultOptions, RankOptions)
+        for options in (
+            LoadOptions,
+            ControlOptions,
+            BoundOptions,
+            DefaultOptions,
+            ExtraOptions,
+            RankOptions,
+        )
     )
 )
 
@@ -62,10 +71,11 @@ OPTIONS = frozenset({"max_batch", "warm_up"}).union(
 class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
-    `engine`: those of LoadOptions, ControlOptions, BoundOptions, DefaultOptions and RankOptions,
-    `max_batch` (pictures of one forward), `warm_up` (arguments of the calls that come before the
-    first request, such as a small height and width). With a stage upstream the prompts are its
-    embeddings, and the pipeline is loaded without its text encoder, or they are what it writes.
+    `engine`: those of LoadOptions, ControlOptions, BoundOptions, DefaultOptions, ExtraOptions and
+    RankOptions, `max_batch` (pictures of one forward), `warm_up` (arguments of the calls that come
+    before the first request, such as a small height and width). With a stage upstream the prompts
+    are its embeddings, and the pipeline is loaded without its text encoder, or they are what it
+    writes.
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -78,6 +88,7 @@ class DiffusionStage:
         self._control_options = ControlOptions.of(ports.engine)
         self._bound_options = BoundOptions.of(ports.engine)
         self._default_options = DefaultOptions.of(ports.engine)
+        self._extra_options = ExtraOptions.of(ports.engine)
         self._rank_options = RankOptions.of(ports.engine)
         self._ranks: Ranks | None = None
         self._upstream = Upstream(ports) if Payload.EMBEDS in ports.takes else None
@@ -107,6 +118,8 @@ class DiffusionStage:
         model, is_fed = self._ports.model, self._upstream is not None
         if self._ranks is not None:
             self._ranks.meet()
+        made = self._load_options.class_in(self._load_options.folder_of(model))
+        self._extra_options.check(classes_over(made))
         loaded = self._load_options.load(model, has_text=not is_fed, stage=self._ports.name)
         self._loaded = loaded
         pipeline = loaded.pipeline
@@ -125,6 +138,7 @@ class DiffusionStage:
             **length_for_warm_up(known),
             **pictures_for_warm_up(pipeline),
             **self._default_options.warm_up(),
+            **self._extra_options.defaults(pipeline),
             **self._ports.engine.get("warm_up", {}),
         }
         prompt: Mapping[str, object] = {"prompt": "A warm-up."}
@@ -183,6 +197,8 @@ class DiffusionStage:
         prompt = await self._prompt(opened, body)
         arguments = call_arguments(pipeline, prompt, body, opened.request.seed)
         arguments |= picture_arguments(pipeline, images, mask, arguments)
+        arguments |= self._extra_options.arguments(pipeline, body.get("extra"))
+        arguments = spread_texts(arguments)
         previews = None
         if body.get("partial_images"):
             previews = Previews(
@@ -226,8 +242,8 @@ class DiffusionStage:
         except torch.OutOfMemoryError as error:
             logger.error("request %s: %s", opened.id, error)
             raise out_of_memory(self._ports.name) from None
-        except ValueError as error:  # a pipeline's own check of its arguments
-            raise RequestError(400, str(error), code="invalid_value") from error
+        except Exception as error:  # noqa: BLE001 - it goes on, or is the request's own
+            raise failure_of(error, body.get("extra")) or error from None
         times.finish(num_pictures(body))
         if self._kind == "audio":
             await told.finish_sound(await asyncio.to_thread(audio_of, result))

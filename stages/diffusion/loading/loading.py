@@ -231,9 +231,7 @@ class LoadOptions(EngineOptions):
         waiting = self.denoisers_in(folder) if self.shard > 1 else ()
         for name, module in components.items():
             fill(module, maker, HOST if is_offloaded or name in waiting else device)
-        if made is DiffusionPipeline:  # which would not take its subclasses' optional components
-            name = json.loads((folder / INDEX).read_text())["_class_name"]
-            made = getattr(diffusers, name)
+        made = self.class_in(folder)  # DiffusionPipeline would not take optional components
         given = {**components, **left_out, **self.custom_pipeline_args}
         return made.from_pretrained(folder, dtype=dtype, **given)
 
@@ -244,6 +242,13 @@ class LoadOptions(EngineOptions):
             name: -(-size // self.shard) if name in denoisers else size
             for name, size in sizes.items()
         }
+
+    def class_in(self, folder: Path) -> Any:
+        """The pipeline class that a folder is loaded as."""
+        made = class_of(self.pipeline_class)
+        if made is not DiffusionPipeline:
+            return made
+        return getattr(diffusers, json.loads((folder / INDEX).read_text())["_class_name"], made)
 
     def folder_of(self, model: str) -> Path:
         """The folder of a pipeline, fetched from the hub if it is none."""
