@@ -21,7 +21,7 @@ FAMILY = Family(
             f"{HERE}.stage:DiffusionStage",
             frozenset({"image", "video", "audio"}),
             samples=False,
-            takes=(payloads(Payload.EMBEDS), payloads(Payload.TEXT)),
+            takes=(payloads(Payload.ARGUMENTS), payloads(Payload.TEXT)),
             arguments=frozenset(
                 {
                     "attention",
