@@ -83,7 +83,11 @@ def other_class(made: type, mapping: Mapping[str, Any], given: Collection[str]) 
 
     It is made of what is `given`, a pipeline's components and configuration; None if it wants more.
     """
-    found = mapping.get(_family(made) or "")
+    name = made.__name__
+    family = next(
+        (key for each in MAPPINGS for key, one in each.items() if one.__name__ == name), None
+    )
+    found = mapping.get(family) if family is not None else None
     if found is None or found is made:
         return found
     missing = [
@@ -95,18 +99,6 @@ def other_class(made: type, mapping: Mapping[str, Any], given: Collection[str]) 
         logger.info("no %s: the model has no %s", found.__name__, ", ".join(missing))
         return None
     return found
-
-
-def classes_over(made: type) -> list[Any]:
-    """Return a pipeline's class, and Diffusers' for other tasks with the same weights."""
-    family = _family(made) or ""
-    return list(dict.fromkeys([made, *(one[family] for one in MAPPINGS if family in one)]))
-
-
-def _family(made: type) -> str | None:
-    name = made.__name__
-    keys = (key for each in MAPPINGS for key, one in each.items() if one.__name__ == name)
-    return next(keys, None)
 
 
 def _wanted(made: Any) -> dict[str, inspect.Parameter]:
