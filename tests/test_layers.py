@@ -114,7 +114,6 @@ BESIDE: Table = {
             "image_chat",
             "video_task",
             "video_jobs",
-            "video_sources",
         ),
         *("transcription", "transcription_fields", "transcript", "speech_fields", "utterance"),
         *(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 SAVE_EVERY_S = 40.0
 LOG_EVERY = 100
@@ -28,12 +27,6 @@ class Run:
     batch: float = 1.0
     workers: int = 4
     more: bool = False
-    checkpoint: Path | None = None
-
-    def begin(self, module: torch.nn.Module, name: str) -> None:
-        """Give a part its weights in the checkpoint that is trained on, if there is one."""
-        if self.checkpoint is not None:
-            begin(module, name, self.checkpoint)
 
     def autocast(self) -> torch.autocast:
         """bfloat16 where it is fast."""
@@ -42,17 +35,6 @@ class Run:
     def size(self, full: int) -> int:
         """A batch's size, as a share of the full one."""
         return max(2, int(full * self.batch))
-
-
-def begin(module: torch.nn.Module, name: str, checkpoint: Path) -> None:
-    """Give a part its weights in a checkpoint that has a file of each.
-
-    Raises FileNotFoundError, and RuntimeError if they do not fit.
-    """
-    weights = load_file(checkpoint / f"{name}.safetensors")
-    module.load_state_dict(
-        {key.removeprefix(f"{name}."): one.float() for key, one in weights.items()}
-    )
 
 
 def arguments(steps: int) -> Run:
@@ -65,7 +47,6 @@ def arguments(steps: int) -> Run:
     parser.add_argument("--batch", type=float, default=1.0, help="a share of the full batch")
     parser.add_argument("--workers", type=int, default=4, help="processes that make batches")
     parser.add_argument("--more", action="store_true", help="train a finished one on")
-    parser.add_argument("--checkpoint", type=Path, help="a folder whose weights are trained on")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
@@ -80,7 +61,6 @@ def arguments(steps: int) -> Run:
         given.batch,
         given.workers,
         given.more,
-        given.checkpoint,
     )
 
 

@@ -48,19 +48,12 @@ IMAGES = {
     "edges": [],
     "outputs": {"image": "dit"},
 }
-
-
-def making_videos(stage: str) -> dict[str, Any]:
-    """The graph of one fake stage that makes videos."""
-    return {
-        "model": MODEL,
-        "stages": {stage: {"kind": "diffusers"}},
-        "edges": [],
-        "outputs": {"image": stage, "video": stage},
-    }
-
-
-STUDIO = making_videos("studio")
+STUDIO = {
+    "model": MODEL,
+    "stages": {"studio": {"kind": "diffusers"}},
+    "edges": [],
+    "outputs": {"image": "studio", "video": "studio"},
+}
 MIXED = {
     "model": MODEL,
     "stages": {
