@@ -111,7 +111,9 @@ def main() -> None:
     torch.manual_seed(2)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     config = small_config(make_tokenizer()).code2wav_config
-    net = modeling.Qwen3OmniMoeCode2Wav._from_config(config).to(run.device)
+    net = modeling.Qwen3OmniMoeCode2Wav._from_config(config)
+    run.begin(net, "code2wav")
+    net.to(run.device)
     judges = critics().to(run.device)
     optimizer, other = adam(net, 1e-3, 0.0), adam(judges, 4e-4, 0.0)
     parts = {"net": net, "judges": judges, "optimizer": optimizer, "other": other}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import Qwen3OmniMoeForConditionalGeneration
 
 SAVE_EVERY_S = 40.0
 LOG_EVERY = 100
@@ -27,6 +28,12 @@ class Run:
     batch: float = 1.0
     workers: int = 4
     more: bool = False
+    checkpoint: Path | None = None
+
+    def begin(self, module: torch.nn.Module, name: str) -> None:
+        """Give a part its weights in the checkpoint that is trained on, if there is one."""
+        if self.checkpoint is not None:
+            begin(module, name, self.checkpoint)
 
     def autocast(self) -> torch.autocast:
         """bfloat16 where it is fast."""
@@ -35,6 +42,14 @@ class Run:
     def size(self, full: int) -> int:
         """A batch's size, as a share of the full one."""
         return max(2, int(full * self.batch))
+
+
+def begin(module: torch.nn.Module, name: str, checkpoint: Path) -> None:
+    """Give a part its weights in a checkpoint; raises RuntimeError if they do not fit."""
+    model: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(
+        checkpoint, dtype=torch.float32
+    )
+    module.load_state_dict(getattr(model, name).state_dict())
 
 
 def arguments(steps: int) -> Run:
@@ -47,6 +62,7 @@ def arguments(steps: int) -> Run:
     parser.add_argument("--batch", type=float, default=1.0, help="a share of the full batch")
     parser.add_argument("--workers", type=int, default=4, help="processes that make batches")
     parser.add_argument("--more", action="store_true", help="train a finished one on")
+    parser.add_argument("--checkpoint", type=Path, help="a folder whose weights are trained on")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
@@ -61,6 +77,7 @@ def arguments(steps: int) -> Run:
         given.batch,
         given.workers,
         given.more,
+        given.checkpoint,
     )
 
 

@@ -42,13 +42,19 @@ def rows_at(reader: Reader, batch: dict[str, Any], device: torch.device, layer: 
 
 @torch.no_grad()
 def main() -> None:
-    """Read thinker.pt, write media.pt: prompts, sizes of their pictures, rows of their media."""
+    """Write media.pt: prompts, sizes of their pictures, rows of their media.
+
+    The thinker is the checkpoint's if one is given, else that of thinker.pt.
+    """
     run = arguments(1)
     speed_up()
     tasks, _ = read_tasks(run)
-    reader = Reader(new_thinker()).to(run.device)
-    state = torch.load(run.out / "thinker.pt", map_location=run.device, weights_only=True)
-    reader.load_state_dict(state["reader"])
+    reader = Reader(new_thinker())
+    if run.checkpoint is None:
+        state = torch.load(run.out / "thinker.pt", map_location="cpu", weights_only=True)
+        reader.load_state_dict(state["reader"])
+    run.begin(reader.thinker, "thinker")
+    reader.to(run.device)
     config = reader.thinker.config
     marks = torch.tensor([config.image_token_id, config.audio_token_id], device=run.device)
     layer = small_config(make_tokenizer()).talker_config.accept_hidden_layer

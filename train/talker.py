@@ -254,6 +254,7 @@ def main() -> None:
     table = embedding_table(config.thinker_config.text_config.vocab_size, thinker).detach().clone()
     torch.manual_seed(1)
     talker = modeling.Qwen3OmniMoeTalkerForConditionalGeneration._from_config(config.talker_config)
+    run.begin(talker, "talker")
     speaker = Speaker(talker, table).to(run.device)
     optimizer = adam(speaker, RATE)
     training = Training(

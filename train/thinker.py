@@ -185,7 +185,9 @@ def main() -> None:
     run = arguments(20_000)
     speed_up()
     trained, held_out = read_tasks(run)
-    reader = Reader(new_thinker()).to(run.device)
+    thinker = new_thinker()
+    run.begin(thinker, "thinker")
+    reader = Reader(thinker).to(run.device)
     optimizer = adam(reader, RATE)
     training = Training(
         run, "thinker", {"reader": reader, "optimizer": optimizer}, [(optimizer, RATE)]

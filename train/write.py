@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from loop import begin
 from sizes import small_config
 from tokens import make_tokenizer
 from transformers import Qwen3OmniMoeForConditionalGeneration
@@ -16,6 +17,12 @@ from omnistage.stages.qwen3_omni.checkpoint.processors import PATCH_SIZE, TINY
 
 # Pictures are made as large as those that were trained on: 4 to 16 tokens.
 PROCESSORS = Processors(TINY.processor_class, PATCH_SIZE, (4 * 1024, 16 * 1024), seconds=30)
+# Where a training's state has the weights of its part: a module, and what their names begin with.
+STATES = {
+    "thinker": ("reader", "thinker."),
+    "talker": ("speaker", "talker."),
+    "code2wav": ("net", ""),
+}
 CARD = Path(__file__).with_name("card.md")
 
 
@@ -30,15 +37,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=Path(".cache/small/out"))
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--checkpoint", type=Path, help="has the parts that were not trained")
     parser.add_argument("--shard", default="60MB", help="the most of one file of weights")
     given = parser.parse_args()
     tokenizer = make_tokenizer()
     config = small_config(tokenizer)
     model = Qwen3OmniMoeForConditionalGeneration(config)
     out = given.out
-    model.thinker.load_state_dict(part(out / "thinker.pt", "reader", "thinker."))
-    model.talker.load_state_dict(part(out / "talker.pt", "speaker", "talker."))
-    model.code2wav.load_state_dict(part(out / "code2wav.pt", "net", ""))
+    for name, (module, prefix) in STATES.items():
+        state = out / f"{name}.pt"
+        if given.checkpoint is not None and not state.exists():
+            begin(getattr(model, name), name, given.checkpoint)
+        else:
+            getattr(model, name).load_state_dict(part(state, module, prefix))
     model.generation_config = generation_config(tokenizer)
     given.folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(given.folder, tokenizer)
