@@ -29,12 +29,11 @@ from omnistage.server.tasks.videos.schema import VideoRequest  # noqa: E402
 from omnistage.stages.diffusion.loading.components import denoises  # noqa: E402
 from omnistage.stages.diffusion.makes import PipelineSignature, call_of  # noqa: E402
 from omnistage.stages.diffusion.request.arguments import FIELDS, RATES, STEPS  # noqa: E402
-from omnistage.stages.diffusion.request.edits import pictures_for_warm_up  # noqa: E402
 from omnistage.stages.diffusion.request.previews import ON_STEP  # noqa: E402
 from omnistage.stages.diffusion.request.tasks import (  # noqa: E402
-    MAPPINGS,
+    PipelineTask,
     arguments_of,
-    other_class,
+    other_classes,
 )
 from omnistage.stages.diffusion.request.videos import COUNTS  # noqa: E402
 
@@ -47,6 +46,14 @@ BY_SIGNATURE = "by signature"
 VERDICTS = ("served", "limited", "refused")
 HEAD = "| pipeline | makes | today | why, or what is missing | fields | verified |"
 GENERATIONS, EDITS, VIDEOS = "/v1/images/generations", "/v1/images/edits", "/v1/videos/sync"
+# Fields of media, as the stage names them.
+MEDIA_OF: Mapping[str, frozenset[str]] = {
+    GENERATIONS: frozenset(),
+    EDITS: frozenset({"image", "mask"}),
+    VIDEOS: frozenset(
+        {"image", "mask", "last_image", "video", "control_video", "reference_image", "audio"}
+    ),
+}
 ENDPOINTS: Mapping[str, type[Any]] = {
     GENERATIONS: ImageRequest,
     EDITS: EditRequest,
@@ -92,7 +99,7 @@ class Judgement:
             return self._obstacle
         if self._call.output == "audio":
             return "no endpoint makes audio of words"
-        return "no endpoint brings the image that it makes a video of"
+        return "no endpoint brings what it needs"
 
     @cached_property
     def _obstacle(self) -> str:
@@ -133,13 +140,7 @@ class Judgement:
         """Returns the endpoints that reach the class, each with its fields that are arguments."""
         if self._obstacle:
             return {}
-        if self._call.output == "audio":
-            found = []
-        elif self._call.output == "video":
-            found = [] if "image" in self._known else [VIDEOS]
-        else:
-            found = [GENERATIONS] if self._has_task(0) else []
-            found += [EDITS] if self._has_task(1) or self._has_task(2) else []
+        found = [path for path in self._paths if any(_brings(path, one) for one in self._tasks)]
         return {
             path: [one for one in FIELDS if one in self._known and _has_field(path, one)]
             for path in found
@@ -154,11 +155,17 @@ class Judgement:
             if any(map(denoises, classes))
         )
 
-    def _has_task(self, task: int) -> bool:
-        known = self._known
-        own = 0 if "image" not in known else 2 if "mask_image" in known else 1
+    @property
+    def _paths(self) -> list[str]:
+        """Returns the endpoints of what the class makes."""
+        return {"image": [GENERATIONS, EDITS], "video": [VIDEOS], "audio": []}[self._call.output]
+
+    @cached_property
+    def _tasks(self) -> list[PipelineTask]:
+        """Returns the tasks of the class, and of others over the same components."""
         given = inspect.signature(self.made.__init__).parameters
-        return own == task or other_class(self.made, MAPPINGS[task], given) is not None
+        classes = [self.made, *other_classes(self.made, given)]
+        return [PipelineTask.of(object.__new__(one)) for one in classes]
 
     @property
     def _call(self) -> PipelineSignature:
@@ -172,7 +179,9 @@ class Judgement:
 
     @property
     def _reached(self) -> set[str]:
-        return {*GIVEN, *pictures_for_warm_up(object.__new__(self.made))}
+        brought = {field for path in self._paths for field in MEDIA_OF[path]}
+        places = self._tasks[0].places.items()
+        return {*GIVEN, *(place.argument for field, place in places if field in brought)}
 
     @property
     def _required(self) -> list[str]:
@@ -197,6 +206,12 @@ class Judgement:
 
 def _listed(names: typing.Iterable[str]) -> str:
     return ", ".join(f"`{one}`" for one in names)
+
+
+def _brings(path: str, task: PipelineTask) -> bool:
+    """Return whether an endpoint's requests have what a task needs, and what the endpoint wants."""
+    wants = {"image"} if path == EDITS else set()
+    return task.needed <= MEDIA_OF[path] and wants <= task.places.keys()
 
 
 def _has_field(path: str, name: str) -> bool:

@@ -114,6 +114,7 @@ BESIDE: Table = {
             "image_chat",
             "video_task",
             "video_jobs",
+            "video_sources",
         ),
         *("transcription", "transcription_fields", "transcript", "speech_fields", "utterance"),
         *(

@@ -16,7 +16,7 @@ from omnistage.server.http.openapi import named_examples
 from omnistage.server.tasks.videos.media import FIELDS, MediaField, Source, take_media
 from omnistage.server.tasks.videos.schema import WORDS, VideoEditRequest
 
-F = TypeVar("F", bound=VideoEditRequest)
+F_co = TypeVar("F_co", bound=VideoEditRequest, covariant=True)
 Schema = dict[str, Any]  # of JSON Schema
 FORM = "multipart/form-data"
 BOOLEANS = ("true", "false", "True", "False")
@@ -25,27 +25,27 @@ FILE: Schema = {"type": "string", "format": "binary"}
 
 
 @dataclass(frozen=True, slots=True)
-class VideoForm(Generic[F]):
+class VideoForm(Generic[F_co]):
     """A request's fields and media as they came; nobody has fetched them or looked at them.
 
     `source`: the id of a stored video in the field `video`, if it names one.
     """
 
-    asked: F
+    asked: F_co
     media: list[Source]
     source: str | None = None
 
 
 async def read_video_form(
-    http: Request, model: type[F], *, has_source: bool = False
-) -> VideoForm[F]:
+    http: Request, model: type[F_co], *, has_source: bool = False
+) -> VideoForm[F_co]:
     """Read the body; raises ApiError. `has_source`: its `video` may be one that is stored."""
     body = await read_fields(http)
     is_form = http.headers.get("content-type", "").lower().startswith(FORM)
     return await in_thread(http, lambda: _checked(body, model, is_form, has_source))
 
 
-def _checked(body: Any, model: type[F], is_form: bool, has_source: bool) -> VideoForm[F]:
+def _checked(body: Any, model: type[F_co], is_form: bool, has_source: bool) -> VideoForm[F_co]:
     if not isinstance(body, dict):
         return VideoForm(parse(model, body), [])
     if is_form:
@@ -56,7 +56,7 @@ def _checked(body: Any, model: type[F], is_form: bool, has_source: bool) -> Vide
     return VideoForm(parse(model, body), media, source)
 
 
-def _of_form(name: str, value: Any, model: type[F]) -> Any:
+def _of_form(name: str, value: Any, model: type[F_co]) -> Any:
     """A form has words only: those of other fields are what JSON says."""
     if isinstance(value, bytes) and name not in FIELDS:
         raise invalid(name, "must not be a file")

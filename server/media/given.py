@@ -4,7 +4,7 @@ Images go with the request. Videos and audio are larger than a channel's chunks:
 in pieces.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -60,12 +60,22 @@ class GivenMedia:
     """The decoded media of one request, each under the name of its tensor; a `MediaInput`."""
 
     def __init__(self, arrays: Sequence[GivenArray]) -> None:
+        self.arrays = arrays
         self._named = {f"{one.kind}{index}": one for index, one in enumerate(arrays)}
 
     @property
     def about(self) -> list[GivenMedium]:
         """Returns what the stage is told of them."""
         return [GivenMedium(one.field, name, one.rate) for name, one in self._named.items()]
+
+    def rate(self, field: str) -> float:
+        """Return the rate of the first medium of a field; 0 if there is none."""
+        return next((one.rate for one in self._named.values() if one.field == field), 0)
+
+    def num_frames(self, fields: Collection[str]) -> int | None:
+        """Return the frames of the shortest video of these fields; None if there is none."""
+        found = [one for one in self._named.values() if one.field in fields and one.kind == "video"]
+        return min((len(one.array) for one in found), default=None)
 
     @property
     def tensors(self) -> dict[str, Tensor]:

@@ -59,7 +59,9 @@ def check_work(request: GraphRequest, path: Iterable[StageLink]) -> None:
     """Raise ApiError for a request that a stage on its path does not make: too much, or a size."""
     if not MAKES_IMAGES & set(request.outputs):
         return
-    given = request.tensors.get("image0")
+    media = request.message.given_media
+    name = next((one.tensor for one in media if one.field == "image"), None)
+    given = None if name is None else request.tensors[name]
     image = None if given is None else (given.shape[1], given.shape[0])
     body = drawn(request.message)
     for link in path:

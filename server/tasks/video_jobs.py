@@ -16,13 +16,14 @@ from omnistage.server.media.mp4 import spritesheet, thumbnail
 from omnistage.server.runtime.readiness import stopping
 from omnistage.server.runtime.routes import check_work
 from omnistage.server.tasks.service import Caller, LocalCaller, Service
+from omnistage.server.tasks.video_sources import NO_ORIGIN, Origin, following_on
 from omnistage.server.tasks.video_task import (
     VIDEO_ONLY,
     MadeVideo,
+    VideoPlan,
     check_video,
     run_video,
-    video_request,
-    video_work,
+    video_stage,
 )
 from omnistage.server.tasks.videos.job import (
     FILES,
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 ID_BYTES = 16
 RETRY_S = 10  # of a full queue
+BEFORE = "before.mp4"  # of a job that goes on with a video: that
 MAX_PROGRESS = 99  # until the file is there
 
 
@@ -69,15 +71,14 @@ class VideoJobs:
         sources: Sequence[Source],
         caller: Caller,
         owner: str | None,
-        remixed_from: str | None = None,
+        origin: Origin = NO_ORIGIN,
     ) -> VideoJob:
         """Check a request whole, its media too, and queue it; raises ApiError."""
         service = self._service
-        check_video(service, fields)
+        check_video(service, fields, [one.field for one in sources])
         if service.runtime.flights.is_stopping:
             raise stopping()
         path = [links[0] for links in service.runtime.fleet.open_path(VIDEO_ONLY)]
-        fields.to_fields(video_work(service))  # refuses fields that do not go together
         if len(self._tasks) + self._num_coming >= self._max_queue:
             raise self._full()
         self._num_coming += 1
@@ -85,13 +86,15 @@ class VideoJobs:
             files = await caller.wait(fetched(sources, service.media))
             with ExitStack() as until:
                 given = await caller.wait(read_given(files, service.media.room, until))
-                request = video_request(service, fields, given)
+                plan = VideoPlan(fields, given, video_stage(service), origin.fps)
+                request = plan.request()
                 with fields_named(fields.name_of):
                     check_work(request, path)
-            job = self._job(fields, request.fields, files, owner, remixed_from)
-            await self.store.add(
-                job, {one.file: file.file.data for one, file in _named(job, files)}
-            )
+            job = self._job(plan, request.fields, files, owner, origin)
+            stored = {one.file: file.file.data for one, file in zip(job.media, files, strict=True)}
+            if origin.before is not None:
+                stored[BEFORE] = origin.before
+            await self.store.add(job, stored)
         finally:
             self._num_coming -= 1
         self._tasks[job.id] = asyncio.create_task(self._run(job, fields))
@@ -113,14 +116,16 @@ class VideoJobs:
 
     def _job(
         self,
-        fields: VideoEditRequest,
+        plan: VideoPlan,
         sent: Mapping[str, Any],
         files: Sequence[GivenFile],
         owner: str | None,
-        remixed_from: str | None,
+        origin: Origin,
     ) -> VideoJob:
-        work, graph = video_work(self._service), self._service.runtime.graph
-        num_frames, rate = sent["num_frames"] or work.num_frames, fields.rate(work)
+        work, fields = plan.stage.work, plan.fields
+        num_frames = sent["num_frames"] or work.num_frames
+        if num_frames is not None and origin.before is not None:
+            num_frames += origin.num_frames - 1  # the last frame is the first of what follows
         media = [
             StoredMedium(one.field, one.kind, one.file.param, f"medium-{index}")
             for index, one in enumerate(files)
@@ -129,15 +134,17 @@ class VideoJobs:
             id=f"video_{secrets.token_hex(ID_BYTES)}",
             owner=owner,
             created_at=time.time(),
-            model=fields.model or graph.served_name,
+            model=fields.model or self._service.runtime.graph.served_name,
             fields=fields.given,
             media=media,
+            before=None if origin.before is None else BEFORE,
             size=size_of(sent["width"] or work.width, sent["height"] or work.height),
-            seconds=seconds_of(num_frames, rate),
+            seconds=seconds_of(num_frames, plan.fps),
             num_frames=num_frames,
-            fps=rate,
-            remixed_from=remixed_from,
-            num_bytes=sum(len(one.file.data) for one in files),
+            fps=plan.fps,
+            rate=origin.fps,
+            remixed_from=origin.video_id,
+            num_bytes=sum(len(one.file.data) for one in files) + len(origin.before or b""),
         )
 
     async def _run(self, job: VideoJob, fields: VideoEditRequest) -> None:
@@ -158,6 +165,9 @@ class VideoJobs:
 
     async def _make(self, job: VideoJob, fields: VideoEditRequest) -> None:
         made = await self._made(job, fields)
+        if job.before is not None:
+            file = File("video", await self.store.read(job, job.before))
+            made = await following_on(file, made, self._service.media.room)
         files = await asyncio.to_thread(_files_of, made)
         num_bytes = sum(map(len, files.values()))
         size, num_frames = made.frames[0].size, len(made.frames)
@@ -172,7 +182,7 @@ class VideoJobs:
             with ExitStack() as until:
                 caller = LocalCaller(until)
                 try:
-                    running = await run_video(self._service, fields, caller, sources)
+                    running = await run_video(self._service, fields, caller, sources, job.rate)
                 except ApiError as error:
                     if error.status != 503 or self._service.runtime.flights.is_stopping:
                         raise
@@ -200,7 +210,3 @@ def _files_of(made: MadeVideo) -> dict[str, bytes]:
         "spritesheet": spritesheet(made.frames),
     }
     return {FILES[variant][0]: data for variant, data in written.items()}
-
-
-def _named(job: VideoJob, files: Sequence[GivenFile]) -> Sequence[tuple[StoredMedium, GivenFile]]:
-    return list(zip(job.media, files, strict=True))

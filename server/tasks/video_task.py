@@ -1,8 +1,8 @@
 """Videos of words, and of media beside them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from omnistage.server.common.errors import fields_named
@@ -10,10 +10,11 @@ from omnistage.server.common.served import check_model
 from omnistage.server.media.given import GivenFile, GivenMedia, read_given
 from omnistage.server.media.mp4 import Track, encode
 from omnistage.server.runtime.request import AudioOutput, GraphRequest, ImageOutput, Outputs
+from omnistage.server.runtime.stage_link import StageRecord
 from omnistage.server.tasks.image_task import check_draws
 from omnistage.server.tasks.service import Caller, Service
-from omnistage.server.tasks.videos.media import Source, fetched
-from omnistage.server.tasks.videos.schema import VideoEditRequest
+from omnistage.server.tasks.videos.media import Source, check_places, fetched
+from omnistage.server.tasks.videos.schema import MAX_FPS, MIN_FPS, VideoEditRequest
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.to_stage import Request
@@ -62,25 +63,69 @@ class RunningVideo:
         return MadeVideo(frames, fps, Track.of(sounds))
 
 
-def video_work(service: Service) -> WorkBound:
-    """Return what the stage that makes videos says of its work."""
+def video_stage(service: Service) -> StageRecord:
+    """Return what the stage that makes videos says of itself."""
     fleet, graph = service.runtime.fleet, service.runtime.graph
-    return fleet.one_of(graph.outputs["video"]).record.work
+    return fleet.one_of(graph.outputs["video"]).record
 
 
-def check_video(service: Service, fields: VideoEditRequest) -> None:
-    """Raise ApiError for a request of another model, or to a server that makes no videos."""
+def check_video(service: Service, fields: VideoEditRequest, media: Collection[str]) -> None:
+    """Raise ApiError for a request that the server does not serve, before its media are read.
+
+    `media`: the fields of its media, as stages call them.
+    """
     graph = service.runtime.graph
     check_model(fields.model, graph.served_names)
     check_draws(graph, "video", "videos")
+    stage = video_stage(service)
+    fields.to_fields(stage.work)  # refuses fields that do not go together
+    check_places(media, stage.reading)
 
 
-def video_request(service: Service, fields: VideoEditRequest, given: GivenMedia) -> GraphRequest:
-    """Return the request that the stages get; raises ApiError."""
-    body = Draw(fields.to_fields(video_work(service)), given.about)
-    message = Request(body, list(VIDEO_ONLY), seed=fields.seed)
-    media = given if given.has_pieces else None
-    return GraphRequest(f"video-{uuid4().hex}", message, given.tensors, media=media)
+@dataclass(frozen=True, slots=True)
+class VideoPlan:
+    """A request for a video, its media, and the frames per second that are asked for.
+
+    `rate`: of a video that it changes or goes on with; None: the client's, or the pipeline's.
+    """
+
+    fields: VideoEditRequest
+    given: GivenMedia
+    stage: StageRecord
+    rate: float | None = None
+
+    @property
+    def fps(self) -> float:
+        """Returns the frames per second of the video, unless its pipeline makes others."""
+        return self.fields.rate(self._work)
+
+    @property
+    def is_rate_given(self) -> bool:
+        """Returns whether the client, or its video, says how many there are."""
+        return self.fields.fps is not None or self._given_rate is not None
+
+    def request(self) -> GraphRequest:
+        """Return the request that the stages get; raises ApiError.
+
+        A video that is changed says how many frames there are, unless a field does.
+        """
+        sent = self.fields.to_fields(self._work)
+        counted = self.given.num_frames(self.stage.reading.counted)
+        sent["num_frames"] = sent["num_frames"] or counted
+        sent["fps"] = sent["fps"] or self._given_rate
+        message = Request(Draw(sent, self.given.about), list(VIDEO_ONLY), seed=self.fields.seed)
+        media = self.given if self.given.has_pieces else None
+        return GraphRequest(f"video-{uuid4().hex}", message, self.given.tensors, media=media)
+
+    @property
+    def _given_rate(self) -> float | None:
+        rate = self.rate or self.given.rate("video")
+        return rate if MIN_FPS <= rate <= MAX_FPS else None
+
+    @property
+    def _work(self) -> WorkBound:
+        work = self.stage.work
+        return work if self._given_rate is None else replace(work, fps=self._given_rate)
 
 
 async def run_video(
@@ -88,19 +133,19 @@ async def run_video(
     fields: VideoEditRequest,
     caller: Caller,
     sources: Sequence[Source] = (),
+    rate: float | None = None,
 ) -> RunningVideo:
     """Check a request for a video, load its media and send it; raises ApiError."""
-    check_video(service, fields)
-    fields.to_fields(video_work(service))  # refuses fields that do not go together before all else
+    check_video(service, fields, [one.field for one in sources])
     until = caller.until
     ticket = until.enter_context(service.runtime.flights.admit(VIDEO_ONLY))
     given = GivenMedia(())
     if sources:
         given = await caller.wait(_given(service, sources, caller))
-    request = video_request(service, fields, given)
-    rate = fields.rate(video_work(service))
+    plan = VideoPlan(fields, given, video_stage(service), rate)
+    request = plan.request()
     with fields_named(fields.name_of):
-        return RunningVideo(request, ticket.run(request), rate, fields.fps is not None)
+        return RunningVideo(request, ticket.run(request), plan.fps, plan.is_rate_given)
 
 
 async def _given(service: Service, sources: Sequence[Source], caller: Caller) -> GivenMedia:

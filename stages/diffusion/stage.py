@@ -29,14 +29,14 @@ from omnistage.stages.diffusion.request.arguments import (
     frame_rate,
     num_pictures,
 )
-from omnistage.stages.diffusion.request.edits import picture_arguments, pictures_for_warm_up
-from omnistage.stages.diffusion.request.media import media_of
+from omnistage.stages.diffusion.request.media import fitted, media_arguments, media_of
+from omnistage.stages.diffusion.request.needs import needed_fields, warm_up_arguments
 from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
 from omnistage.stages.diffusion.request.prompt_embeds import Upstream, blank_embeds
 from omnistage.stages.diffusion.request.prompt_text import PromptTexts
 from omnistage.stages.diffusion.request.sound import audio_of, length_for_warm_up, rate_of, sound_of
-from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of, makes_alpha
+from omnistage.stages.diffusion.request.tasks import PipelineTask, Tasks, arguments_of, makes_alpha
 from omnistage.stages.diffusion.request.text_tokens import TokenCounter
 from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.request.videos import check_kind, counted, output_kind
@@ -116,20 +116,23 @@ class DiffusionStage:
             loaded, self._control_options, self._read, self._ports.name, self._ranks
         )
         self._profile = profile_of(*loaded.parts.dit.values())
-        self._tasks = Tasks.find(pipeline)
         self._tokens = TokenCounter(pipeline)
         self._kind = output_kind(pipeline)
         self._rate_hz = rate_of(pipeline, needs_one=self._kind == "audio")
         short = {
             STEPS: WARM_UP_STEPS,
             **length_for_warm_up(known),
-            **pictures_for_warm_up(pipeline),
             **self._default_options.warm_up(),
             **self._ports.engine.get("warm_up", {}),
         }
         prompt: Mapping[str, object] = {"prompt": "A warm-up."}
         if is_fed:
             prompt = blank_embeds(model, loaded.device, loaded.dtype)
+        once = {**counted(1, prompt, known), **short}
+        task = PipelineTask.of(pipeline)
+        needed = task.needed if self._ranks else needed_fields(task, loaded.parts.dit, once)
+        self._tasks = Tasks.find(pipeline, needed)
+        short = warm_up_arguments(task, needed, short)
         once, twice = ({**counted(num, prompt, known), **short} for num in (1, 2))
         if self._ranks is not None:
             self._join(self._ranks, loaded, once)
@@ -173,16 +176,17 @@ class DiffusionStage:
             told.nothing()
             return
         check_kind(opened.request.outputs, self._kind)
-        media = media_of(opened)
-        images, mask = media.get("image", []), next(iter(media.get("mask", [])), None)
-        pipeline = self._tasks.choose(len(images), mask is not None)
+        task, media = self._tasks.choose(media_of(opened), self._kind)
+        pipeline = task.pipeline
         if body.get("background") == "transparent" and not makes_alpha(pipeline):
             message = "This model's pictures have no alpha channel."
             raise RequestError(400, message, param="background", code="unsupported_parameter")
-        body = self._default_options.completed(body, has_image=bool(images))
+        media, body = fitted(task, media, body)
+        keeps_size = "image" in media and self._kind == "image"
+        body = self._default_options.completed(body, has_image=keeps_size)
         prompt = await self._prompt(opened, body)
         arguments = call_arguments(pipeline, prompt, body, opened.request.seed)
-        arguments |= picture_arguments(pipeline, images, mask, arguments)
+        arguments |= media_arguments(task, media, arguments)
         previews = None
         if body.get("partial_images"):
             previews = Previews(

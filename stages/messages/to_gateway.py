@@ -54,13 +54,17 @@ class Reading(msgspec.Struct, frozen=True):
 
     `audio_rate_hz`: samples at this rate, or at their file's own if it is 0; None: it takes no
     sound. `takes_video`: it sees videos: frames that `sampler` chooses with `options`, or whole
-    files where there is none.
+    files where there is none. `fields`: of a pipeline, the fields of media that it has places for,
+    as `GivenMedium` names them; None: the stage does not say. `counted`: those among them whose
+    frames are as many as the result's.
     """
 
     audio_rate_hz: int | None = None
     takes_video: bool = False
     sampler: Sampler | None = None
     options: dict[str, float] = msgspec.field(default_factory=dict)
+    fields: list[str] | None = None
+    counted: list[str] = msgspec.field(default_factory=list)
 
 
 class Ready(Message, frozen=True):

@@ -127,6 +127,9 @@ class FakeGraph:
             "dit": FakeDit,
             "camera": FakeCamera,
             "studio": FakeStudio,
+            "restyler": FakeRestyler,
+            "narrator": FakeNarrator,
+            "writer": FakeWriter,
         }
         kind = kinds.get(stage_of(name), FakeStage)
         self.stages[name] = kind(name, self._connector, self)
@@ -160,6 +163,7 @@ class FakeStage:
     """One stage: takes requests and cancels, tells its status."""
 
     work: ClassVar[WorkBound] = WorkBound()  # what a request may ask it for
+    reading: ClassVar[Reading | None] = None  # None: that of the graph
     makes_audio: ClassVar[bool] = False
 
     def __init__(self, name: str, connector: Connector, graph: FakeGraph) -> None:
@@ -211,7 +215,7 @@ class FakeStage:
             work=self.work,
             loras=self.graph.loras,
             speech=self.graph.speech,
-            reading=self.graph.reading,
+            reading=self.graph.reading if self.reading is None else self.reading,
         )
         self.outputs.send(Chunk(ABOUT_ITSELF, ready))
 
@@ -683,3 +687,21 @@ class FakeStudio(FakeCamera):
         fps=8.0,
         frame_step=4,
     )
+
+
+class FakeRestyler(FakeStudio):
+    """One whose pipeline takes a video and changes its frames, of the video's number."""
+
+    reading = Reading(fields=["image", "video", "mask"], counted=["video"])
+
+
+class FakeNarrator(FakeStudio):
+    """One whose pipeline goes on from a video."""
+
+    reading = Reading(fields=["video"])
+
+
+class FakeWriter(FakeStudio):
+    """One whose pipeline takes words alone."""
+
+    reading = Reading(fields=[])

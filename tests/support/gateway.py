@@ -48,12 +48,19 @@ IMAGES = {
     "edges": [],
     "outputs": {"image": "dit"},
 }
-STUDIO = {
-    "model": MODEL,
-    "stages": {"studio": {"kind": "diffusers"}},
-    "edges": [],
-    "outputs": {"image": "studio", "video": "studio"},
-}
+
+
+def making_videos(stage: str) -> dict[str, Any]:
+    """The graph of one fake stage that makes videos."""
+    return {
+        "model": MODEL,
+        "stages": {stage: {"kind": "diffusers"}},
+        "edges": [],
+        "outputs": {"image": stage, "video": stage},
+    }
+
+
+STUDIO = making_videos("studio")
 MIXED = {
     "model": MODEL,
     "stages": {

@@ -64,6 +64,7 @@ class VideoJob(msgspec.Struct, frozen=True, kw_only=True):
     seconds: str = UNKNOWN
     num_frames: int | None = None
     fps: float | None = None
+    rate: float | None = None
     ended_at: float | None = None
     remixed_from: str | None = None
     error: JobError | None = None

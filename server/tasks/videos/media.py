@@ -1,15 +1,16 @@
 """The media that a request for a video names: their fields, and their files once they are here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from omnistage.server.common.errors import invalid, unsupported
+from omnistage.server.common.errors import ApiError, invalid, unsupported
 from omnistage.server.media.given import GivenFile, Kind
 from omnistage.server.media.images import File
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_part
+from omnistage.stages.messages.to_gateway import Reading
 
 MAX_REFERENCES = 16
 
@@ -80,6 +81,22 @@ def _source(given: Any, part: str, place: str) -> File | Medium:
             raise invalid(place, f"must be a file, a URL, or an object with {part}")
         given = given[part]
     return Medium.of_part(checked_part({"type": part, part: given}, place), place)
+
+
+def check_places(fields: Collection[str], reading: Reading) -> None:
+    """Raise ApiError for media that the stage's pipeline has no place for, if it says so."""
+    if reading.fields is None:
+        return
+    for field in fields:
+        if field not in reading.fields:
+            takes = ", ".join(map(named, reading.fields)) or "words alone"
+            message = f"This model has no place for {named(field)}; it takes {takes}."
+            raise ApiError(400, message, param=named(field), code="unsupported_model")
+
+
+def named(field: str) -> str:
+    """Return what clients call a medium that stages call so."""
+    return next((name for name, one in FIELDS.items() if one.sent_as == field), field)
 
 
 async def fetched(sources: Sequence[Source], media: MediaLoader) -> list[GivenFile]:

@@ -13,6 +13,7 @@ from omnistage.stage_configs.work import WorkBound
 
 DEFAULT_FPS = 16.0  # of a pipeline that knows none
 MAX_FRAMES = 1024
+MIN_FPS, MAX_FPS = 1, 120
 MAX_SECONDS = 3600
 MAX_EXTRA = 64
 # In a form these are words; the others are JSON's numbers, booleans and objects, written out.
@@ -42,7 +43,7 @@ class VideoEditRequest(RequestFields):
     prompt: Prompt
     model: str | None = None
     negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
-    fps: Annotated[Count, Field(ge=1, le=120)] | None = None
+    fps: Annotated[Count, Field(ge=MIN_FPS, le=MAX_FPS)] | None = None
     num_inference_steps: Annotated[Count, Field(ge=1, le=1000)] | None = None
     guidance_scale: Scale | None = None
     true_cfg_scale: Scale | None = None

@@ -12,6 +12,7 @@ from omnistage.stages.diffusion.engine.speed import Speed
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.request.arguments import STEPS, frame_rate
 from omnistage.stages.diffusion.request.frames import default_frames, frame_step
+from omnistage.stages.diffusion.request.media import keeps_size
 from omnistage.stages.diffusion.request.sides import side_multiple
 from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of
 from omnistage.stages.diffusion.request.videos import output_kind
@@ -38,7 +39,7 @@ class BoundOptions(EngineOptions):
 
     def bound(self, tasks: Tasks, speed: Speed | None, deadlines: Deadlines) -> WorkBound:
         """With what requests get that do not say it. The operator's word wins over the measure."""
-        pipeline = tasks.text or tasks.image or tasks.mask
+        pipeline = tasks.first.pipeline
         known = arguments_of(pipeline)
         megapixels, reason = self.max_megapixels, "max_megapixels"
         if megapixels is None and speed is not None:
@@ -46,7 +47,7 @@ class BoundOptions(EngineOptions):
             logger.info("a request may have %.3g megapixels at once (%s)", megapixels, reason)
         is_video = output_kind(pipeline) == "video"
         width, height = (_default_side(pipeline, known, name) for name in ("width", "height"))
-        edits = tasks.image or tasks.mask
+        edits = tasks.of("image") or tasks.of("image", "mask")
         return WorkBound(
             megapixels,
             self.max_megapixel_steps,
@@ -55,7 +56,7 @@ class BoundOptions(EngineOptions):
             height,
             default_frames(pipeline) if is_video else 1,
             _default(known, STEPS),
-            edits is not None and "strength" in arguments_of(edits),
+            edits is not None and keeps_size(edits, "image"),
             side_multiple(pipeline),
             frame_rate(pipeline, {}),
             frame_step(pipeline),

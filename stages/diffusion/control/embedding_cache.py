@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from omnistage.stages.diffusion.merging.calls import tensors_in
-from omnistage.stages.diffusion.merging.containers import PLAIN
+from omnistage.stages.diffusion.merging.calls import PLAIN, tensors_in
 
 ENCODER_PREFIX = "text_encoder"
 

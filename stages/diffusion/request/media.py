@@ -1,19 +1,43 @@
-"""The media that a request brings along, by what they are for."""
+"""The media that a request brings along, as arguments of its pipeline's call."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from omnistage.stage_configs.work import fitting_size
+from omnistage.stages.diffusion.request.frames import ARGUMENT as FRAMES
+from omnistage.stages.diffusion.request.frames import default_frames, frame_step
+from omnistage.stages.diffusion.request.places import JOINED, Media, RequestMedium, video_frames
+from omnistage.stages.diffusion.request.tasks import PipelineTask, arguments_of
+from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened
 
-Media = dict[str, list[npt.NDArray[Any]]]
+SIDES = ("width", "height")
+SHAPING = ("image", "video", "control_video")
+# Classes that go on from their video: it has fewer frames than the result.
+GOING_ON = frozenset(
+    {
+        "AnyFlowFARPipeline",
+        "AnyFlowPipeline",
+        "Cosmos2VideoToWorldPipeline",
+        "Cosmos2_5_PredictBasePipeline",
+        "Cosmos3OmniPipeline",
+        "CosmosVideoToWorldPipeline",
+        "HeliosPipeline",
+        "HeliosPyramidPipeline",
+        "SkyReelsV2DiffusionForcingVideoToVideoPipeline",
+    }
+)
 
 
 def media_of(opened: Opened) -> Media:
     """Return a request's media by field, in the order in which they came."""
     media: Media = {}
     for one in opened.request.given_media:
-        media.setdefault(one.field, []).append(_array(opened, one.tensor))
+        data = _array(opened, one.tensor)
+        media.setdefault(one.field, []).append(RequestMedium(data, one.rate))
     return media
 
 
@@ -22,3 +46,72 @@ def _array(opened: Opened, name: str) -> npt.NDArray[Any]:
     if name in opened.tensors:
         return opened.tensors[name].numpy()
     return next(one.data() for (called, _), one in opened.media.items() if called == name)
+
+
+def fitted(
+    task: PipelineTask, media: Media, body: Mapping[str, Any]
+) -> tuple[Media, dict[str, Any]]:
+    """Return the media as its call takes them, and the request's fields with what they decide.
+
+    A pipeline that repaints pictures or frames makes them of the same size, unless a size is among
+    the fields. Raises RequestError, with the field.
+    """
+    fields = dict(body)
+    shaping = next((one for one in SHAPING if one in media and keeps_size(task, one)), None)
+    if shaping is not None and not any(fields.get(name) for name in SIDES):
+        height, width = media[shaping][0].data.shape[-3:-1]
+        fields |= dict(zip(SIDES, fitting_size(width, height), strict=True))
+    return with_frames(task, media, fields)
+
+
+def keeps_size(task: PipelineTask, field: str) -> bool:
+    """Return whether a result has the size of a medium of this field: a picture is repainted."""
+    known, place = arguments_of(task.pipeline), task.places.get(field)
+    if place is None or place.argument in JOINED or not all(name in known for name in SIDES):
+        return False
+    return field != "image" or "strength" in known
+
+
+def with_frames(
+    task: PipelineTask, media: Media, fields: Mapping[str, Any]
+) -> tuple[Media, dict[str, Any]]:
+    """Return videos cut to the frames that are asked for; a mask is repeated for each.
+
+    Without a number as many frames are made as there are. Raises RequestError for too few.
+    """
+    videos = [field for field in media if task.places[field].made is video_frames]
+    if not videos or type(task.pipeline).__name__ in GOING_ON:
+        return media, dict(fields)
+    wanted = fields.get(FRAMES)
+    moving = {one: len(media[one][0].data) for one in videos if media[one][0].data.ndim == 4}
+    for field, number in moving.items():
+        if wanted is not None and wanted > number:
+            message = f"{wanted} frames are asked for; {field} has {number}."
+            raise RequestError(400, message, param=FRAMES, code="invalid_value")
+    step = frame_step(task.pipeline)
+    number = wanted or min(moving.values(), default=default_frames(task.pipeline) or 1)
+    number = (number - 1) // step * step + 1
+    cut = {field: [_cut(media[field][0], number)] for field in videos}
+    takes_number = FRAMES in arguments_of(task.pipeline)
+    return {**media, **cut}, {**fields, FRAMES: number if takes_number else None}
+
+
+def _cut(medium: RequestMedium, number: int) -> RequestMedium:
+    """Return so many frames; a mask is that of each."""
+    data = medium.data
+    if data.ndim == 2:
+        data = np.broadcast_to(data, (number, *data.shape))
+    return RequestMedium(data[:number], medium.rate)
+
+
+def media_arguments(task: PipelineTask, media: Media, others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call that these media are; `others`: what it has already."""
+    others = {FRAMES: default_frames(task.pipeline), **others}
+    made: dict[str, Any] = {}
+    for field, given in media.items():
+        place = task.places[field]
+        value = place.made(task.pipeline, others, given)
+        if place.argument in made:
+            value = [*made[place.argument], *value]
+        made[place.argument] = value
+    return made

@@ -1,75 +1,207 @@
-"""Finds the tasks of one set of weights: images from words, from images, from a masked image.
+"""Finds the tasks of one set of weights: what is made of words, of pictures, of videos.
 
-Diffusers has a class for each, over the same components; which belong together it knows itself.
+Diffusers has a class for each, over the same components; which belong together it knows itself, but
+for those in `MORE`.
 """
 
 import inspect
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import diffusers
+import numpy as np
 from diffusers.pipelines.auto_pipeline import (
     AUTO_IMAGE2IMAGE_PIPELINES_MAPPING,
+    AUTO_IMAGE2VIDEO_PIPELINES_MAPPING,
     AUTO_INPAINT_PIPELINES_MAPPING,
     AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
+    AUTO_TEXT2VIDEO_PIPELINES_MAPPING,
+    AUTO_VIDEO2VIDEO_PIPELINES_MAPPING,
 )
 
+from omnistage.stages.diffusion.request.places import (
+    SEVERAL,
+    Media,
+    MediaPlace,
+    RequestMedium,
+    num_controls,
+    places_of,
+)
 from omnistage.stages.worker.failure import RequestError
 
 logger = logging.getLogger(__name__)
 
-MAPPINGS: tuple[Mapping[str, Any], ...] = (
+WORDS: tuple[Mapping[str, Any], ...] = (
     AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
+    AUTO_TEXT2VIDEO_PIPELINES_MAPPING,
+)
+MAPPINGS = (
+    *WORDS,
     AUTO_IMAGE2IMAGE_PIPELINES_MAPPING,
     AUTO_INPAINT_PIPELINES_MAPPING,
+    AUTO_IMAGE2VIDEO_PIPELINES_MAPPING,
+    AUTO_VIDEO2VIDEO_PIPELINES_MAPPING,
 )
+# Classes over the same weights that no mapping joins: those of words first.
+MORE = (
+    ("AnimateDiffPipeline", "AnimateDiffVideoToVideoPipeline"),
+    ("CogVideoXPipeline", "CogVideoXVideoToVideoPipeline"),
+    ("Flux2KleinPipeline", "Flux2KleinInpaintPipeline"),
+    ("FluxKontextPipeline", "FluxKontextInpaintPipeline"),
+    ("LTXPipeline", "LTXImageToVideoPipeline", "LTXConditionPipeline"),
+    ("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline"),
+    (
+        "StableAudio3Pipeline",
+        "StableAudio3AudioToAudioPipeline",
+        "StableAudio3InpaintPipeline",
+    ),
+    (
+        "SkyReelsV2DiffusionForcingPipeline",
+        "SkyReelsV2DiffusionForcingImageToVideoPipeline",
+        "SkyReelsV2DiffusionForcingVideoToVideoPipeline",
+    ),
+)
+# Those of which a setting of the pipeline must say that its weights are for both: Wan 2.2 of 5B.
+WITH_SETTING = {("WanPipeline", "WanImageToVideoPipeline"): "expand_timesteps"}
+INPUT = "input_reference"  # the API's name of a video's first picture
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineTask:
+    """A pipeline, the fields of media that it has places for, and those that it needs."""
+
+    pipeline: Any
+    places: Mapping[str, MediaPlace]
+    needed: frozenset[str]
+
+    @classmethod
+    def of(cls, pipeline: Any, needed: Collection[str] | None = None) -> "PipelineTask":
+        """Return a pipeline's task; `needed`: None for what its class says."""
+        known = arguments_of(pipeline)
+        places = places_of(known, takes_several(pipeline))
+        found = frozenset(_needed(type(pipeline), known, places) if needed is None else needed)
+        return cls(pipeline, places, found)
+
+    def missing(self, given: Collection[str]) -> list[str]:
+        """Return the fields that are needed beside those given, in the order of their places."""
+        return [field for field in self.places if field in self.needed and field not in given]
+
+    @property
+    def may_repaint_all(self) -> bool:
+        """Return whether a mask of the whole picture leaves something of it, by its class."""
+        strength = arguments_of(self.pipeline).get("strength")
+        return strength is not None and strength.default < 1
+
+    def check(self, media: Media, kind: str) -> None:
+        """Raise RequestError for more, or fewer, media of a field than are taken."""
+        for field, given in media.items():
+            least, most = 1, self.places[field].most
+            if field == "control_image" and "Union" not in type(self.pipeline).__name__:
+                least = most = num_controls(self.pipeline)
+            if not least <= len(given) <= most:
+                number = f"{most}" if least == most else f"at most {most}"
+                name = _name(field, kind)
+                message = f"This model takes {number} of {name}; there are {len(given)}."
+                raise RequestError(400, message, param=name, code="invalid_value")
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The pipelines over one set of components; None where Diffusers has none."""
+    """The tasks over one set of components; the loaded pipeline's is the first."""
 
-    text: Any
-    image: Any
-    mask: Any
+    all: Sequence[PipelineTask]
 
     @classmethod
-    def find(cls, loaded: Any) -> "Tasks":
-        """Returns what the loaded pipeline does itself, and what Diffusers' other classes add to
-        it.
-        """
-        text, image, mask = (_other(loaded, mapping) for mapping in MAPPINGS)
-        known = arguments_of(loaded)
-        if "image" not in known:
-            text = loaded
-        elif "mask_image" in known:
-            mask = loaded
-        else:
-            image = loaded
-        return cls(text, image, mask)
+    def find(cls, loaded: Any, needed: Collection[str] | None = None) -> "Tasks":
+        """Return the loaded pipeline's, and what Diffusers' other classes add to it.
 
-    def choose(self, num_images: int, has_mask: bool) -> Any:
-        """The pipeline of one request; raises RequestError if there is none."""
-        if num_images == 0:
-            if self.text is None:
-                raise _unsupported("This model edits pictures: POST /v1/images/edits.")
-            return self.text
-        chosen = self.mask if has_mask else self.image
-        if chosen is None:
-            what = "a mask" if has_mask else "pictures"
-            param = "mask" if has_mask else "image"
-            raise _unsupported(f"This model has no pipeline that takes {what}.", param)
-        if num_images > 1 and "strength" in arguments_of(chosen):
-            raise RequestError(
-                400, "This model takes one picture.", param="image", code="invalid_value"
-            )
-        return chosen
+        `needed`: fields of media without which the loaded one makes nothing; None for what its
+        class says.
+        """
+        return cls((PipelineTask.of(loaded, needed), *map(PipelineTask.of, _others(loaded))))
+
+    @property
+    def first(self) -> PipelineTask:
+        """The task of words alone, else the first."""
+        return next((one for one in self.all if not one.needed), self.all[0])
+
+    def of(self, *given: str) -> PipelineTask | None:
+        """Return the first task for media of these fields, None if there is none."""
+        return next((one for one in self.all if _fits(one, given)), None)
+
+    def choose(self, media: Media, kind: str = "image") -> tuple[PipelineTask, Media]:
+        """Return the task of a request, and its media by the places of that task.
+
+        `kind`: `image` or `video`, the output. Raises RequestError if no task takes just these.
+        """
+        for given in _readings(media):
+            task = self.of(*given)
+            if task is not None and (
+                "mask" in media or "mask" not in given or task.may_repaint_all
+            ):
+                task.check(given, kind)
+                return task, given
+        raise self._refusal(media, kind)
+
+    def _refusal(self, media: Media, kind: str) -> RequestError:
+        taken = dict.fromkeys(field for task in self.all for field in task.places)
+        takes = ", ".join(_name(field, kind) for field in taken) or "words alone"
+        for field in media:
+            if field not in taken:
+                name = _name(field, kind)
+                message = f"This model has no place for {name}; it takes {takes}."
+                return _unsupported(message, name)
+        open_to_all = [one for one in self.all if one.places.keys() >= media.keys()]
+        if not open_to_all:
+            names = [_name(field, kind) for field in media]
+            message = f"This model does not take {' and '.join(names)} together."
+            return _unsupported(message, names[-1])
+        task = min(open_to_all, key=lambda one: len(one.missing(media)))
+        name = _name(task.missing(media)[0], kind)
+        where = " (POST /v1/images/edits)" if name == "image" else ""
+        message = f"{name} is missing: this model makes nothing without it{where}."
+        return RequestError(400, message, param=name, code="missing_required_parameter")
+
+
+def _name(field: str, kind: str) -> str:
+    """Return the API's name of a field of media; `kind`: the output that is asked for."""
+    return INPUT if (field, kind) == ("image", "video") else field
+
+
+def _fits(task: PipelineTask, given: Collection[str]) -> bool:
+    return task.places.keys() >= set(given) and not task.missing(given)
+
+
+def _readings(media: Media) -> Iterator[Media]:
+    """Yield a request's media as they are named, and as others that they may be.
+
+    Pictures beside a masked one are references; a picture without a mask is repainted everywhere.
+    """
+    pictures = media.get("image", [])
+    if len(pictures) > 1 and "mask" in media and "reference_image" not in media:
+        yield {**media, "image": pictures[:1], "reference_image": pictures[1:]}
+    yield media
+    if pictures and "mask" not in media:
+        height, width = pictures[0].data.shape[:2]
+        yield {**media, "mask": [RequestMedium(np.full((height, width), 255, np.uint8))]}
 
 
 def arguments_of(pipeline: Any) -> Mapping[str, inspect.Parameter]:
     """Returns what a pipeline can be called with."""
     return inspect.signature(pipeline.__call__).parameters
+
+
+def takes_several(pipeline: Any) -> bool:
+    """Return whether a list in `image` is references of one result; by the class, if it is known.
+
+    Classes of others than Diffusers may do so, unless they repaint their picture.
+    """
+    made = type(pipeline)
+    if made.__module__.startswith("diffusers."):
+        return made.__name__ in SEVERAL
+    return "strength" not in arguments_of(pipeline)
 
 
 def makes_alpha(pipeline: Any) -> bool:
@@ -78,27 +210,58 @@ def makes_alpha(pipeline: Any) -> bool:
     return 4 in (config.get("out_channels"), config.get("input_channels"))
 
 
-def other_class(made: type, mapping: Mapping[str, Any], given: Collection[str]) -> Any:
-    """Return the class of a mapping that belongs to a pipeline's class, None without one.
+def _needed(
+    made: type, known: Mapping[str, inspect.Parameter], places: Mapping[str, MediaPlace]
+) -> Iterator[str]:
+    """Yield the fields that a class needs, by its mapping in Diffusers and its signature."""
+    name = made.__name__
+    of_words = any(name in _names(mapping) for mapping in WORDS)
+    repaints = "mask" not in known and "mask" in places
+    by_class = {
+        "image": repaints or (not of_words and _is_of_pictures(name)),
+        "video": repaints or name in _names(AUTO_VIDEO2VIDEO_PIPELINES_MAPPING),
+        "mask": repaints,
+        "control_image": True,
+        "control_video": True,
+    }
+    for field, place in places.items():
+        if known[place.argument].default is inspect.Parameter.empty or by_class.get(field):
+            yield field
 
-    It is made of what is `given`, a pipeline's components and configuration; None if it wants more.
+
+def _is_of_pictures(name: str) -> bool:
+    """Return whether a class is one of those that work on a picture."""
+    mappings = (AUTO_IMAGE2IMAGE_PIPELINES_MAPPING, AUTO_INPAINT_PIPELINES_MAPPING)
+    return any(name in _names(one) for one in mappings) or any(name in row[1:2] for row in MORE)
+
+
+def _names(mapping: Mapping[str, Any]) -> list[str]:
+    return [made.__name__ for made in mapping.values()]
+
+
+def other_classes(made: type, given: Collection[str]) -> list[Any]:
+    """Return Diffusers' other classes over the weights of a pipeline's class.
+
+    They are made of what is `given`, a pipeline's components and configuration; those that want
+    more are left out.
     """
     name = made.__name__
-    family = next(
-        (key for each in MAPPINGS for key, one in each.items() if one.__name__ == name), None
-    )
-    found = mapping.get(family) if family is not None else None
-    if found is None or found is made:
-        return found
+    families = {key for each in MAPPINGS for key, one in each.items() if one.__name__ == name}
+    names = [one.__name__ for each in MAPPINGS for key, one in each.items() if key in families]
+    names += [one for row in MORE if name in row for one in row]
+    others = dict.fromkeys(one for one in names if one != name)
+    return [found for one in others if _is_made_of(found := getattr(diffusers, one), given)]
+
+
+def _is_made_of(made: Any, given: Collection[str]) -> bool:
     missing = [
         key
-        for key, parameter in _wanted(found).items()
+        for key, parameter in _wanted(made).items()
         if key not in given and parameter.default is parameter.empty
     ]
     if missing:
-        logger.info("no %s: the model has no %s", found.__name__, ", ".join(missing))
-        return None
-    return found
+        logger.info("no %s: the model has no %s", made.__name__, ", ".join(missing))
+    return not missing
 
 
 def _wanted(made: Any) -> dict[str, inspect.Parameter]:
@@ -106,16 +269,18 @@ def _wanted(made: Any) -> dict[str, inspect.Parameter]:
     return {k: one for k, one in inspect.signature(made.__init__).parameters.items() if k != "self"}
 
 
-def _other(loaded: Any, mapping: Mapping[str, Any]) -> Any:
-    """The class of a mapping that belongs to a pipeline, made over the same components."""
+def _others(loaded: Any) -> Iterator[Any]:
+    """Yield pipelines of the other classes over the components of one."""
     given = {**loaded.config, **loaded.components}
-    found = other_class(type(loaded), mapping, given)
-    if found is None or found is type(loaded):
-        return loaded if found is not None else None
-    # `from_pipe` would do the same, and then cast the weights that both share.
-    made = found(**{key: given[key] for key in _wanted(found) if key in given})
-    made.set_progress_bar_config(disable=True)
-    return made
+    others = other_classes(type(loaded), given)
+    for (name, other), setting in WITH_SETTING.items():
+        if type(loaded).__name__ == name and loaded.config.get(setting):
+            others.append(getattr(diffusers, other))
+    for found in others:
+        # `from_pipe` would do the same, and then cast the weights that both share.
+        made = found(**{key: given[key] for key in _wanted(found) if key in given})
+        made.set_progress_bar_config(disable=True)
+        yield made
 
 
 def _unsupported(message: str, param: str | None = None) -> RequestError:

@@ -46,11 +46,11 @@ async def test_a_pipeline_gets_them_whole_by_their_fields() -> None:
     request = Request(Draw({}, given.about), ["video"])
     tensors: dict[str, Tensor] = given.tensors
     media = media_of(Opened("request", request, tensors, media=coming.take("request")))
-    shapes = {field: [one.shape for one in arrays] for field, arrays in media.items()}
+    shapes = {field: [one.data.shape for one in arrays] for field, arrays in media.items()}
     assert shapes == {
         "video": [(200, 128, 128, 3)],
         "image": [(8, 8, 3)],
         "audio": [(1, 12_000)],
     }
-    assert np.allclose(media["audio"][0][0], tone(0.5) / 32768, atol=1e-4)
-    assert len({frame.tobytes() for frame in media["video"][0]}) == 200
+    assert np.allclose(media["audio"][0].data[0], tone(0.5) / 32768, atol=1e-4)
+    assert len({frame.tobytes() for frame in media["video"][0].data}) == 200

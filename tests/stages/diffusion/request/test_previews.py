@@ -103,7 +103,9 @@ def test_previews_change_nothing_and_the_last_would_be_the_picture(name: str) ->
 
 
 def test_previews_of_an_edit_cost_a_decoding_each_and_encode_nothing() -> None:
-    pipeline = Tasks.find(quiet(make_tiny("qwen-image"))).image
+    task = Tasks.find(quiet(make_tiny("qwen-image"))).of("image")
+    assert task is not None
+    pipeline = task.pipeline
     calls = Counter[str]()
     parts = {
         "text": pipeline.text_encoder,

@@ -5,14 +5,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import FluxKontextPipeline
+from diffusers import (
+    FluxFillPipeline,
+    FluxKontextInpaintPipeline,
+    FluxKontextPipeline,
+    QwenImageControlNetPipeline,
+    WanImageToVideoPipeline,
+    WanVideoToVideoPipeline,
+)
 from PIL import Image
 from support.tiny_pipelines import Served, Settings, quiet, result
 
 from omnistage.stage_configs.work import fitting_size
 from omnistage.stages.diffusion.checkpoint import make_tiny
-from omnistage.stages.diffusion.request.edits import picture_arguments, pictures_for_warm_up
-from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of, makes_alpha
+from omnistage.stages.diffusion.request.media import fitted, media_arguments
+from omnistage.stages.diffusion.request.places import Media, RequestMedium
+from omnistage.stages.diffusion.request.tasks import PipelineTask, Tasks, arguments_of, makes_alpha
 from omnistage.stages.worker.failure import RequestError
 
 SIDE = 32
@@ -28,44 +36,126 @@ def qwen_image() -> Any:
     return quiet(make_tiny("qwen-image"))
 
 
+def media(images: int = 0, mask: bool = False, **more: int) -> Media:
+    """Blank media of a request: so many of each field."""
+    blank = RequestMedium(np.zeros((SIDE, SIDE, 3), np.uint8))
+    counts = {"image": images, **more}
+    found = {field: [blank] * count for field, count in counts.items() if count}
+    return found | ({"mask": [RequestMedium(np.zeros((SIDE, SIDE), np.uint8))]} if mask else {})
+
+
+def pipeline_for(tasks: Tasks, *fields: str) -> Any:
+    task = tasks.of(*fields)
+    assert task is not None
+    return task.pipeline
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_all_that_diffusers_has_over_the_same_weights(name: str) -> None:
     pipeline = make_tiny(name)
     tasks = Tasks.find(pipeline)
-    assert tasks.text is pipeline
-    for edits in (tasks.image, tasks.mask):
+    assert tasks.first.pipeline is pipeline
+    image, mask = pipeline_for(tasks, "image"), pipeline_for(tasks, "image", "mask")
+    for edits in (image, mask):
         assert edits.transformer is pipeline.transformer
         assert edits.vae is pipeline.vae
-    assert "image" in arguments_of(tasks.image)
-    assert "mask_image" in arguments_of(tasks.mask)
+    assert "image" in arguments_of(image)
+    assert "mask_image" in arguments_of(mask)
 
 
 def test_a_pipeline_for_edits_is_its_own(qwen_image: Any) -> None:
-    image, mask = Tasks.find(qwen_image).image, Tasks.find(qwen_image).mask
-    assert Tasks.find(image).image is image
-    assert type(Tasks.find(image).text) is type(qwen_image)
-    assert Tasks.find(mask).mask is mask
-    assert set(pictures_for_warm_up(mask)) == {"image", "mask_image"}
-    assert set(pictures_for_warm_up(qwen_image)) == set()
-    flux = make_tiny("flux")
-    kontext = FluxKontextPipeline(**flux.components)
-    assert Tasks.find(kontext).text is kontext
-    assert Tasks.find(kontext).image is kontext
+    tasks = Tasks.find(qwen_image)
+    image, mask = pipeline_for(tasks, "image"), pipeline_for(tasks, "image", "mask")
+    assert pipeline_for(Tasks.find(image), "image") is image
+    assert type(pipeline_for(Tasks.find(image))) is type(qwen_image)
+    assert pipeline_for(Tasks.find(mask), "image", "mask") is mask
+
+
+def test_an_optional_picture_leaves_the_words() -> None:
+    kontext = FluxKontextPipeline(**make_tiny("flux").components)
+    tasks = Tasks.find(kontext)
+    assert pipeline_for(tasks) is kontext
+    assert pipeline_for(tasks, "image") is kontext
+    assert type(pipeline_for(tasks, "image", "mask")) is FluxKontextInpaintPipeline
+
+
+def test_a_pipeline_of_pictures_is_chosen_for_a_video_of_a_picture() -> None:
+    wan = quiet(make_tiny("wan"))
+    tasks = Tasks.find(wan)
+    assert type(pipeline_for(tasks, "video")) is WanVideoToVideoPipeline
+    assert tasks.of("image") is None, "its weights take no picture"
+    wan.register_to_config(expand_timesteps=True)
+    assert type(pipeline_for(Tasks.find(wan), "image")) is WanImageToVideoPipeline
+    assert pipeline_for(Tasks.find(wan)) is wan
 
 
 def test_what_there_is_no_pipeline_for_is_a_400(qwen_image: Any) -> None:
-    only_words = Tasks(qwen_image, None, None)
-    only_edits = Tasks(None, Tasks.find(qwen_image).image, None)
-    cases = [
-        (only_words, 1, False, "image"),
-        (only_words, 1, True, "mask"),
-        (only_edits, 0, False, None),
-        (only_edits, 2, False, "image"),
+    tasks = Tasks.find(qwen_image)
+    only_words = Tasks(tasks.all[:1])
+    image, mask = tasks.of("image"), tasks.of("image", "mask")
+    assert image is not None
+    assert mask is not None
+    only_edits, only_masks = (
+        Tasks([image]),
+        Tasks([PipelineTask.of(object.__new__(FluxFillPipeline))]),
+    )
+    of_pictures = Tasks([PipelineTask.of(object.__new__(WanImageToVideoPipeline))])
+    of_control = Tasks([PipelineTask.of(object.__new__(QwenImageControlNetPipeline))])
+    cases: list[tuple[Tasks, Media, str, str]] = [
+        (only_words, media(1), "image", "image"),
+        (only_words, media(1, mask=True), "image", "image"),
+        (only_words, media(control_image=1), "image", "control_image"),
+        (only_edits, media(), "image", "image"),
+        (only_edits, media(1, mask=True), "image", "mask"),
+        (only_edits, media(2), "image", "image"),
+        (only_masks, media(1), "image", "mask"),
+        (tasks, media(2, mask=True), "image", "image"),
+        (of_pictures, media(), "video", "input_reference"),
+        (of_pictures, media(last_image=1), "video", "input_reference"),
+        (of_pictures, media(1, video=1), "video", "video"),
+        (of_control, media(), "image", "control_image"),
+        (of_control, media(control_image=2), "image", "control_image"),
     ]
-    for tasks, num_images, has_mask, param in cases:
+    for found, given, kind, param in cases:
         with pytest.raises(RequestError) as refusal:
-            tasks.choose(num_images, has_mask)
-        assert (refusal.value.status, refusal.value.param) == (400, param)
+            found.choose(given, kind)
+        assert (refusal.value.status, refusal.value.param) == (400, param), given.keys()
+        assert param in str(refusal.value)
+
+
+def test_a_refusal_says_what_the_model_takes() -> None:
+    tasks = Tasks([PipelineTask.of(object.__new__(WanImageToVideoPipeline))])
+    with pytest.raises(RequestError, match="it takes input_reference, last_image"):
+        tasks.choose(media(1, control_video=1), "video")
+
+
+def test_a_picture_without_a_mask_is_repainted_where_strength_leaves_some_of_it(
+    qwen_image: Any,
+) -> None:
+    found = Tasks.find(qwen_image).of("image", "mask")
+    assert found is not None
+    task, given = Tasks([found]).choose(media(1))
+    assert task is found
+    assert given["mask"][0].data.shape == (SIDE, SIDE)
+    assert (given["mask"][0].data == 255).all()
+
+
+def test_pictures_beside_a_masked_one_are_its_reference() -> None:
+    kontext = FluxKontextPipeline(**make_tiny("flux").components)
+    given = {"image": [RequestMedium(picture(1)), RequestMedium(picture(2))], **media(mask=True)}
+    task, found = Tasks.find(kontext).choose(given)
+    assert type(task.pipeline) is FluxKontextInpaintPipeline
+    assert found["image"] == given["image"][:1]
+    assert found["reference_image"] == given["image"][1:]
+
+
+def test_each_of_several_controlnets_has_a_picture() -> None:
+    made: Any = object.__new__(QwenImageControlNetPipeline)
+    made.controlnet = type("Several", (), {"nets": [0, 1]})()
+    tasks = Tasks([PipelineTask.of(made)])
+    assert tasks.choose(media(control_image=2))[0].pipeline is made
+    with pytest.raises(RequestError, match="takes 2 of control_image; there are 1"):
+        tasks.choose(media(control_image=1))
 
 
 @pytest.mark.parametrize("has_mask", [False, True])
@@ -76,10 +166,12 @@ def test_edits_beside_pictures_from_words_equal_the_bare_pipelines(has_mask: boo
     words, wish = Settings(1, 4, 2.0), Settings(2, 4, 2.0)
 
     def edit(pipeline: Any) -> tuple[Any, dict[str, Any]]:
-        edits = Tasks.find(pipeline).choose(1, has_mask)
+        given: Media = {"image": [RequestMedium(picture(1))]}
+        if has_mask:
+            given["mask"] = [RequestMedium(mask)]
+        task, given = Tasks.find(pipeline).choose(given)
         arguments = wish.arguments("qwen-image")
-        given = picture_arguments(edits, [picture(1)], mask if has_mask else None, arguments)
-        return edits, {**arguments, **given}
+        return task.pipeline, {**arguments, **media_arguments(task, given, arguments)}
 
     bare, arguments = edit(served.bare)
     with torch.inference_mode():
@@ -101,11 +193,12 @@ def test_an_edit_has_the_size_of_its_picture(
     qwen_image: Any, size: tuple[int, int], fitting: tuple[int, int]
 ) -> None:
     assert fitting_size(*size) == fitting
-    edits = Tasks.find(qwen_image).image
-    pixels = np.zeros((size[1], size[0], 3), np.uint8)
-    arguments = picture_arguments(edits, [pixels], None, {"prompt"})
-    assert (arguments["width"], arguments["height"]) == fitting
-    assert isinstance(arguments["image"], Image.Image)
+    task = Tasks.find(qwen_image).of("image")
+    assert task is not None
+    given: Media = {"image": [RequestMedium(np.zeros((size[1], size[0], 3), np.uint8))]}
+    given, fields = fitted(task, given, {})
+    assert (fields["width"], fields["height"]) == fitting
+    assert isinstance(media_arguments(task, given, fields)["image"], Image.Image)
 
 
 def test_the_alpha_channel_is_the_vae_s(qwen_image: Any) -> None:

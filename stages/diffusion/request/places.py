@@ -1,0 +1,233 @@
+"""The places that pipelines have for media: which argument takes which, in what form."""
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+MANY = 16  # media of one field, where a pipeline knows no limit of its own
+# Classes of Diffusers whose `image` may be a list of references; to the others it is a batch.
+SEVERAL = frozenset(
+    {
+        "BriaFibo2Pipeline",
+        "Flux2KleinKVPipeline",
+        "Flux2KleinPipeline",
+        "Flux2Pipeline",
+        "GlmImagePipeline",
+        "QwenImage21Pipeline",
+        "QwenImageEditPlusPipeline",
+        "ZImageOmniPipeline",
+    }
+)
+CONDITIONS = ("LTX2VideoCondition", "LTXVideoCondition")  # classes of the objects in `conditions`
+WHITE = "#fff"
+# A warm-up's pictures, height and width; frames as LTX and Wan count them: 8k + 1 and 4k + 1.
+STAND_IN, STAND_IN_FRAMES, STAND_IN_SAMPLES = (64, 64), 9, 48_000
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMedium:
+    """One medium of a request.
+
+    `data`: uint8 [height, width, 3 or 4] of an image, [height, width] of a mask, [frames, height,
+    width, 3] of a video, [frames, height, width] of its mask; float32 [channels, samples] of audio.
+    `rate`: frames per second, or Hz; 0 of an image.
+    """
+
+    data: npt.NDArray[Any]
+    rate: float = 0
+
+
+Media = dict[str, list[RequestMedium]]  # of a request, by field
+# Of a pipeline, the other arguments of its call, and the media of a field an argument.
+Made = Callable[[Any, Mapping[str, Any], Sequence[RequestMedium]], Any]
+
+
+def takes_alpha(pipeline: Any) -> bool:
+    """Return whether a pipeline's VAE reads pictures with an alpha channel."""
+    config = getattr(getattr(pipeline, "vae", None), "config", {})
+    return 4 in (config.get("input_channels"), config.get("in_channels"))
+
+
+def picture(pipeline: Any, medium: RequestMedium) -> Image.Image:
+    """Return an image or a mask as Pillow's, with the channels that a pipeline reads."""
+    image = Image.fromarray(medium.data)
+    if image.mode == "RGB" and takes_alpha(pipeline):
+        return image.convert("RGBA")
+    if image.mode == "RGBA" and not takes_alpha(pipeline):
+        ground = Image.new("RGBA", image.size, WHITE)
+        return Image.alpha_composite(ground, image).convert("RGB")
+    return image
+
+
+def _one(pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]) -> Image.Image:
+    return picture(pipeline, media[0])
+
+
+def _listed(
+    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
+) -> list[Image.Image]:
+    return [picture(pipeline, one) for one in media]
+
+
+def _one_or_list(
+    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
+) -> object:
+    pictures = _listed(pipeline, others, media)
+    return pictures if len(pictures) > 1 else pictures[0]
+
+
+def video_frames(
+    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
+) -> list[Image.Image]:
+    """Return the frames of a video or of its mask, as large as a call's `width` and `height`."""
+    frames = [Image.fromarray(one) for one in media[0].data]
+    width, height = others.get("width"), others.get("height")
+    if width is None or height is None or frames[0].size == (width, height):
+        return frames
+    how = Image.Resampling.NEAREST if frames[0].mode == "L" else Image.Resampling.LANCZOS
+    return [one.resize((width, height), how) for one in frames]
+
+
+def _samples(
+    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
+) -> torch.Tensor:
+    return torch.from_numpy(media[0].data)
+
+
+def _first(
+    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
+) -> list[object]:
+    return [_condition(pipeline, picture(pipeline, media[0]), 0)]
+
+
+def _last(pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]) -> list[object]:
+    return [_condition(pipeline, picture(pipeline, media[0]), others["num_frames"] - 1)]
+
+
+def _from_start(
+    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
+) -> list[object]:
+    return [_condition(pipeline, [Image.fromarray(one) for one in media[0].data], 0)]
+
+
+def _condition(pipeline: Any, given: Image.Image | list[Image.Image], frame: int) -> object:
+    """Return a condition from a frame on: LTX-2 counts latents, of which -1 is the last."""
+    module = sys.modules[type(pipeline).__module__]
+    made = next(getattr(module, name) for name in CONDITIONS if hasattr(module, name))
+    if made.__name__ == CONDITIONS[0]:
+        return made(frames=given, index=-1 if frame else 0)
+    name = "video" if isinstance(given, list) else "image"
+    return made(**{name: given}, frame_index=frame)
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPlace:
+    """An argument of a pipeline's call that takes the media of a field.
+
+    `made`: their value; `most` of them go into it.
+    """
+
+    argument: str
+    made: Made
+    most: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRow:
+    """A line of the table: media of `field` go to `argument` of calls that have it.
+
+    `beside`: and one of these; `without`: and none of these.
+    """
+
+    field: str
+    argument: str
+    made: Made
+    most: int = 1
+    beside: Collection[str] = ()
+    without: Collection[str] = ()
+
+    def fits(self, known: Collection[str]) -> bool:
+        """Return whether a call with these arguments has the row's."""
+        has_beside = not self.beside or any(name in known for name in self.beside)
+        has_other = any(name in known for name in self.without)
+        return self.argument in known and has_beside and not has_other
+
+
+SCALES = ("controlnet_conditioning_scale", "adapter_conditioning_scale")
+EDITS = ("control_image", "mask_image", "strength")
+# Of each field the first row that fits. An argument takes one field, unless its values are lists.
+TABLE = (
+    PlaceRow("control_image", "control_image", _one_or_list, MANY, without=("control_mask",)),
+    PlaceRow("control_image", "image", _one_or_list, MANY, beside=SCALES, without=EDITS),
+    PlaceRow("image", "control_image", _one, beside=("control_mask",)),
+    PlaceRow("image", "input_images", _listed, MANY),
+    PlaceRow("image", "images", _listed, MANY),
+    PlaceRow("image", "conditions", _first),
+    PlaceRow("image", "image", _one_or_list, MANY),
+    PlaceRow("image", "cond_image", _one),
+    PlaceRow("mask", "mask_image", _one),
+    PlaceRow("mask", "control_mask", _one),
+    PlaceRow("mask", "mask_video", video_frames, beside=("video",)),
+    PlaceRow("mask", "mask", video_frames, beside=("video",)),
+    PlaceRow("mask", "mask", _one, beside=("image",)),
+    PlaceRow("last_image", "last_image", _one),
+    PlaceRow("last_image", "conditions", _last),
+    PlaceRow("video", "conditions", _from_start),
+    PlaceRow("video", "video", video_frames),
+    PlaceRow("control_video", "control_video", video_frames),
+    PlaceRow("control_video", "conditioning_frames", video_frames),
+    PlaceRow("reference_image", "reference_images", _listed, MANY),
+    PlaceRow("reference_image", "image_reference", _one),
+    PlaceRow("reference_image", "ref_image", _one),
+    PlaceRow("audio", "src_audio", _samples),
+    PlaceRow("audio", "audio", _samples),
+)
+JOINED = frozenset({"conditions"})
+
+
+def places_of(known: Collection[str], takes_several: bool) -> dict[str, MediaPlace]:
+    """Return the places of a pipeline whose call has these arguments, by the fields of media.
+
+    `takes_several`: a list in its `image` is references of one result, not a batch.
+    """
+    places: dict[str, MediaPlace] = {}
+    taken: set[str] = set()
+    for row in TABLE:
+        is_free = row.argument not in taken or row.argument in JOINED
+        if row.field not in places and is_free and row.fits(known):
+            is_single = row.argument == row.field == "image" and not takes_several
+            places[row.field] = MediaPlace(row.argument, row.made, 1 if is_single else row.most)
+            taken.add(row.argument)
+    return places
+
+
+def num_controls(pipeline: Any) -> int:
+    """Return how many control pictures a call has: one for each of its ControlNets or adapters."""
+    for component, name in (("controlnet", "nets"), ("adapter", "adapters")):
+        nets = getattr(getattr(pipeline, component, None), name, None)
+        if nets is not None:
+            return len(nets)
+    return 1
+
+
+def stand_ins(pipeline: Any, fields: Collection[str], num_frames: int | None) -> Media:
+    """Return blank media for some fields of a pipeline, to warm it up; videos of so many frames."""
+    height, width = STAND_IN
+    video = np.zeros((num_frames or STAND_IN_FRAMES, height, width, 3), np.uint8)
+    blank: dict[str, npt.NDArray[Any]] = {
+        "mask": np.full((height, width), 255, np.uint8),
+        "video": video,
+        "control_video": video,
+        "audio": np.zeros((2, STAND_IN_SAMPLES), np.float32),
+    }
+    counts = {"control_image": num_controls(pipeline)}
+    still = np.zeros((height, width, 3), np.uint8)
+    return {
+        field: [RequestMedium(blank.get(field, still))] * counts.get(field, 1) for field in fields
+    }

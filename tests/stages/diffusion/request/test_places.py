@@ -1,0 +1,146 @@
+"""Which argument of a pipeline takes which medium, by the signatures of Diffusers' classes."""
+
+from typing import Any
+
+import diffusers
+import numpy as np
+import pytest
+from PIL import Image
+
+from omnistage.stages.diffusion.request.media import media_arguments
+from omnistage.stages.diffusion.request.places import JOINED, RequestMedium
+from omnistage.stages.diffusion.request.tasks import PipelineTask
+
+PLACES: dict[str, dict[str, str]] = {
+    "AceStepPipeline": {"audio": "src_audio"},
+    "AnimateDiffControlNetPipeline": {"control_video": "conditioning_frames"},
+    "BriaFiboEditPipeline": {"image": "image", "mask": "mask"},
+    "CogVideoXFunControlPipeline": {"control_video": "control_video"},
+    "CogVideoXImageToVideoPipeline": {"image": "image"},
+    "EasyAnimateControlPipeline": {
+        "control_video": "control_video",
+        "reference_image": "ref_image",
+    },
+    "EasyAnimateInpaintPipeline": {"mask": "mask_video", "video": "video"},
+    "Flux2KleinInpaintPipeline": {
+        "image": "image",
+        "mask": "mask_image",
+        "reference_image": "image_reference",
+    },
+    "FluxControlNetInpaintPipeline": {
+        "control_image": "control_image",
+        "image": "image",
+        "mask": "mask_image",
+    },
+    "FluxControlPipeline": {"control_image": "control_image"},
+    "FluxPipeline": {},
+    "JoyImageEditPlusPipeline": {"image": "images"},
+    "LTX2ConditionPipeline": {
+        "image": "conditions",
+        "last_image": "conditions",
+        "video": "conditions",
+    },
+    "LTXI2VLongMultiPromptPipeline": {"image": "cond_image"},
+    "OmniGenPipeline": {"image": "input_images"},
+    "QwenImageControlNetInpaintPipeline": {"image": "control_image", "mask": "control_mask"},
+    "QwenImageEditPlusPipeline": {"image": "image"},
+    "StableAudio3InpaintPipeline": {"audio": "audio"},
+    "StableDiffusionAdapterPipeline": {"control_image": "image"},
+    "StableDiffusionControlNetImg2ImgPipeline": {
+        "control_image": "control_image",
+        "image": "image",
+    },
+    "StableDiffusionControlNetPipeline": {"control_image": "image"},
+    "WanImageToVideoPipeline": {"image": "image", "last_image": "last_image"},
+    "WanVACEPipeline": {
+        "mask": "mask",
+        "video": "video",
+        "reference_image": "reference_images",
+    },
+    "WanVideoToVideoPipeline": {"video": "video"},
+}
+NEEDED: dict[str, set[str]] = {
+    "EasyAnimateInpaintPipeline": {"mask", "video"},
+    "Flux2KleinPipeline": set(),
+    "FluxControlNetImg2ImgPipeline": {"control_image", "image"},
+    "FluxFillPipeline": {"image", "mask"},
+    "FluxKontextPipeline": set(),
+    "HunyuanVideo15ImageToVideoPipeline": {"image"},
+    "LTX2ImageToVideoPipeline": {"image"},
+    "QwenImageEditPipeline": {"image"},
+    "WanVACEPipeline": set(),
+    "WanVideoToVideoPipeline": {"video"},
+    "ZImageControlNetPipeline": {"control_image"},
+}
+SEVERAL = {
+    "Flux2Pipeline",
+    "JoyImageEditPlusPipeline",
+    "OmniGenPipeline",
+    "QwenImageEditPlusPipeline",
+}
+SINGLE = {"FluxKontextPipeline", "QwenImageEditPipeline", "WanImageToVideoPipeline"}
+
+
+def task(name: str) -> PipelineTask:
+    """Of a class without its components."""
+    made: Any = getattr(diffusers, name)
+    return PipelineTask.of(object.__new__(made))
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_each_medium_has_the_argument_that_is_for_it(name: str) -> None:
+    assert {field: place.argument for field, place in task(name).places.items()} == PLACES[name]
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_what_a_class_cannot_do_without(name: str) -> None:
+    assert task(name).needed == NEEDED[name]
+
+
+def test_several_pictures_go_where_they_are_not_a_batch() -> None:
+    assert {name for name in SEVERAL | SINGLE if task(name).places["image"].most > 1} == SEVERAL
+
+
+def test_no_class_of_diffusers_gets_one_argument_from_two_media() -> None:
+    names = [name for name in dir(diffusers) if name.endswith("Pipeline")]
+    found = [getattr(diffusers, name) for name in names]
+    callable_ones = [one for one in found if "__call__" in dir(one)]
+    assert len(callable_ones) > 200
+    for made in callable_ones:
+        places = PipelineTask.of(object.__new__(made)).places.values()
+        arguments = [one.argument for one in places if one.argument not in JOINED]
+        assert len(arguments) == len(set(arguments)), made.__name__
+
+
+@pytest.mark.parametrize("name", ["LTX2ConditionPipeline", "LTXConditionPipeline"])
+def test_conditions_are_objects_of_the_pipelines_own_kind(name: str) -> None:
+    found = task(name)
+    picture, frames = np.zeros((8, 8, 3), np.uint8), np.zeros((9, 8, 8, 3), np.uint8)
+    media = {
+        "image": [RequestMedium(picture)],
+        "last_image": [RequestMedium(picture)],
+        "video": [RequestMedium(frames)],
+    }
+    first, last, video = media_arguments(found, media, {"num_frames": 17})["conditions"]
+    if name.startswith("LTX2"):
+        assert (first.index, last.index, video.index) == (0, -1, 0)
+        assert len(video.frames) == 9
+    else:
+        assert (first.frame_index, last.frame_index, video.frame_index) == (0, 16, 0)
+        assert isinstance(first.image, Image.Image)
+        assert first.video is None
+        assert len(video.video) == 9
+
+
+def test_a_picture_has_the_channels_that_the_pipeline_reads() -> None:
+    with_alpha = task("QwenImageLayeredPipeline")
+    with_alpha.pipeline.vae = type("Vae", (), {"config": {"input_channels": 4}})()
+    clear = np.zeros((4, 4, 4), np.uint8)
+    for found, mode, corner in (
+        (with_alpha, "RGBA", (0, 0, 0, 0)),
+        (task("QwenImageEditPipeline"), "RGB", (255, 255, 255)),
+    ):
+        made = media_arguments(found, {"image": [RequestMedium(clear)]}, {})["image"]
+        assert (made.mode, made.getpixel((0, 0))) == (mode, corner)
+    opaque = media_arguments(with_alpha, {"image": [RequestMedium(clear[..., :3])]}, {})["image"]
+    assert opaque.getpixel((0, 0)) == (0, 0, 0, 255)

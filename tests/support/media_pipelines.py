@@ -1,0 +1,204 @@
+"""Tiny pipelines that take media, one of each way in which they are given."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from diffusers import (
+    AutoencoderKLQwenImage,
+    FluxFillPipeline,
+    FluxTransformer2DModel,
+    QwenImageControlNetModel,
+    QwenImageControlNetPipeline,
+    QwenImageEditPlusPipeline,
+    QwenImageLayeredPipeline,
+    QwenImageTransformer2DModel,
+    WanImageToVideoPipeline,
+    WanTransformer3DModel,
+    WanVACEPipeline,
+    WanVACETransformer3DModel,
+)
+from PIL import Image
+from transformers import Qwen2VLImageProcessor, Qwen2VLProcessor, Qwen2VLVideoProcessor
+
+from omnistage.stages.diffusion.checkpoint import make_tiny
+
+LATENT, PACKED = 4, 16
+CHAT = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+Pixels = npt.NDArray[np.uint8]
+
+
+def picture(seed: int, width: int = 48, height: int = 32) -> Pixels:
+    """Return an image of noise."""
+    return np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
+
+
+def video(num_frames: int, width: int = 32, height: int = 32) -> Pixels:
+    """Return a video of noise."""
+    shape = (num_frames, height, width, 3)
+    return np.random.default_rng(0).integers(0, 255, shape, np.uint8)
+
+
+def mask(width: int = 48, height: int = 32) -> Pixels:
+    """Return a mask of the left half."""
+    made = np.zeros((height, width), np.uint8)
+    made[:, : width // 2] = 255
+    return made
+
+
+def _wan(made: Any, transformer: Any, **more: Any) -> Any:
+    parts = make_tiny("wan").components
+    return made(**{**parts, "transformer": transformer, "transformer_2": None, **more})
+
+
+def _wan_sizes(num_in: int) -> dict[str, Any]:
+    config = make_tiny("wan").transformer.config
+    names = ("num_attention_heads", "attention_head_dim", "text_dim", "freq_dim", "ffn_dim")
+    sizes = {name: config[name] for name in (*names, "num_layers", "rope_max_seq_len")}
+    return {**sizes, "in_channels": num_in, "out_channels": LATENT}
+
+
+def make_wan_of_pictures() -> WanImageToVideoPipeline:
+    """Wan 2.2's, with both of its denoisers."""
+    first, second = (WanTransformer3DModel(**_wan_sizes(3 * LATENT)).eval() for _ in range(2))
+    parts = {"image_encoder": None, "image_processor": None, "boundary_ratio": 0.9}
+    made = _wan(WanImageToVideoPipeline, first, **parts)
+    made.register_modules(transformer_2=second)
+    return made
+
+
+def make_vace() -> WanVACEPipeline:
+    """Wan's for videos with masks and references."""
+    sizes = {**_wan_sizes(LATENT), "vace_layers": [0], "vace_in_channels": 2 * LATENT + 64}
+    return _wan(WanVACEPipeline, WanVACETransformer3DModel(**sizes).eval())
+
+
+def make_flux_fill() -> FluxFillPipeline:
+    """Flux whose denoiser reads the masked picture and its mask."""
+    parts = make_tiny("flux").components
+    sizes = {"in_channels": 3 * PACKED, "out_channels": PACKED}
+    transformer = FluxTransformer2DModel.from_config(parts["transformer"].config, **sizes).eval()
+    names = ("scheduler", "vae", "text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2")
+    return FluxFillPipeline(**{name: parts[name] for name in names}, transformer=transformer)
+
+
+def make_controlled() -> QwenImageControlNetPipeline:
+    """Qwen-Image with a ControlNet."""
+    parts = make_tiny("qwen-image").components
+    config = dict(parts["transformer"].config)
+    controlnet = QwenImageControlNetModel.from_config(config, num_layers=1).eval()
+    for layer in (*controlnet.controlnet_blocks, controlnet.controlnet_x_embedder):
+        torch.nn.init.normal_(layer.weight, std=0.2)  # a new one is of zeros
+    return QwenImageControlNetPipeline(**parts, controlnet=controlnet)
+
+
+def _coarse_vae(num_colours: int) -> AutoencoderKLQwenImage:
+    """Return a VAE of 16 pixels a latent: these pipelines make large pictures only."""
+    return AutoencoderKLQwenImage(
+        base_dim=4,
+        z_dim=LATENT,
+        dim_mult=[1, 1, 1, 1, 1],
+        num_res_blocks=1,
+        temperal_downsample=[False, False, True, True],
+        latents_mean=[0.0] * LATENT,
+        latents_std=[1.0] * LATENT,
+        input_channels=num_colours,
+    ).eval()
+
+
+def _processor(tokenizer: Any) -> Qwen2VLProcessor:
+    pixels = {"min_pixels": 28 * 28, "max_pixels": 56 * 56}
+    return Qwen2VLProcessor(
+        image_processor=Qwen2VLImageProcessor(**pixels),
+        tokenizer=tokenizer,
+        video_processor=Qwen2VLVideoProcessor(),
+        chat_template=CHAT,
+    )
+
+
+def _qwen_image(made: Any, num_colours: int, **config: Any) -> Any:
+    parts = make_tiny("qwen-image").components
+    vision, text = parts["text_encoder"].config, parts["tokenizer"]
+    for name in ("image", "video"):
+        token = text.convert_tokens_to_ids(f"<|{name}_pad|>")
+        setattr(vision, f"{name}_token_id", token)
+    vision.vision_start_token_id = text.convert_tokens_to_ids("<|vision_start|>")
+    sizes = parts["transformer"].config
+    transformer = QwenImageTransformer2DModel.from_config(sizes, **config).eval()
+    more = {"vae": _coarse_vae(num_colours), "processor": _processor(text)}
+    return made(**{**parts, **more, "transformer": transformer})
+
+
+def make_edit_plus() -> QwenImageEditPlusPipeline:
+    """Qwen-Image of several pictures."""
+    return _qwen_image(QwenImageEditPlusPipeline, 3)
+
+
+def make_layered() -> QwenImageLayeredPipeline:
+    """Qwen-Image of layers with alpha."""
+    config = {"use_additional_t_cond": True, "use_layer3d_rope": True}
+    return _qwen_image(QwenImageLayeredPipeline, 4, **config)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Media of a request, and the arguments of the bare call that they are.
+
+    `body`: fields of the request that are arguments of the same names.
+    """
+
+    make: Callable[[], Any]
+    media: Mapping[str, list[Pixels]]
+    arguments: Mapping[str, Any]
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Write the pipeline's folder; the same each time."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.make().save_pretrained(folder)
+
+
+def _pil(*pixels: Pixels) -> list[Image.Image]:
+    return [Image.fromarray(one) for one in pixels]
+
+
+THREE = [picture(1), picture(2, 32, 48), picture(3)]
+FIVE = video(5)
+VIDEO = {"height": 32, "width": 32, "num_frames": 5, "guidance_scale": 1.0}
+PICTURE = {"height": 32, "width": 48}
+GIVEN: Mapping[str, Given] = {
+    "wan-i2v": Given(
+        make_wan_of_pictures,
+        {"image": [picture(1, 32)], "last_image": [picture(2, 32)]},
+        {"image": _pil(picture(1, 32))[0], "last_image": _pil(picture(2, 32))[0]},
+        {**VIDEO, "num_inference_steps": 4},
+    ),
+    "vace": Given(
+        make_vace,
+        {"video": [FIVE], "mask": [mask(32)], "reference_image": [picture(3, 32)]},
+        {
+            "video": _pil(*FIVE),
+            "mask": _pil(mask(32)) * 5,
+            "reference_images": _pil(picture(3, 32)),
+        },
+        VIDEO,
+    ),
+    "edit-plus": Given(make_edit_plus, {"image": THREE}, {"image": _pil(*THREE)}, PICTURE),
+    "flux-fill": Given(
+        make_flux_fill,
+        {"image": THREE[:1], "mask": [mask()]},
+        {"image": _pil(THREE[0])[0], "mask_image": _pil(mask())[0]},
+        PICTURE,
+    ),
+    "qwen-controlnet": Given(
+        make_controlled,
+        {"control_image": THREE[:1]},
+        {"control_image": _pil(THREE[0])[0]},
+        PICTURE,
+    ),
+}
