@@ -3,7 +3,8 @@
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from omnistage.stage_configs.json_types import Json
 
 CONFIG = "config.json"
 PIPELINE = "model_index.json"  # what a pipeline of Diffusers has in place of it
@@ -33,19 +34,19 @@ class Checkpoint:
         """Returns whether it has such a file."""
         return self._find(name) is not None
 
-    def json(self, name: str) -> dict[str, Any]:
+    def json(self, name: str) -> Json:
         """Returns what is in one of its JSON files; empty without the file."""
         path = self._find(name)
         if path is None:
             return {}
         try:
-            content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            content: Json = json.loads(path.read_text("utf-8"))
         except ValueError as error:
             raise UnreadableCheckpoint(f"{path} is no JSON: {error}") from error
         return content
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """Returns its configuration as transformers writes it; empty without one."""
         return self.json(CONFIG)
 

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -26,6 +26,7 @@ from omnistage.stage_configs.edge_payloads import NoPayload, carried_between, na
 from omnistage.stage_configs.engine_arguments import engine_arguments, value_problem
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.gpus import used_gpus
+from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.mps import SHARE, share_problem
 from omnistage.stage_configs.own_arguments import BRIDGE, MODEL, own_problem
@@ -177,8 +178,8 @@ class StageSpec(FrozenModel):
     resources: dict[str, Amount] = {}
     replicas: NumReplicas | None = None
     max_replicas: NumReplicas | None = None
-    engine: dict[str, Any] = {}
-    options: dict[str, Any] = {}
+    engine: Json = {}
+    options: Json = {}
     environment: dict[str, Option] = {}
     default_sampling_params: StageParameters = StageParameters()
 
@@ -224,7 +225,7 @@ class StageSpec(FrozenModel):
 
     @field_validator("engine")
     @classmethod
-    def _sizes_and_share(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _sizes_and_share(cls, value: Json) -> Json:
         for name in ENGINE_SIZES & value.keys():
             size = value[name]
             if size is not None and (type(size) is not int or size < 1):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -19,6 +18,7 @@ from omnistage.stage_configs.graph import (
     StageSpec,
     nearest,
 )
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.overrides import Override, OverrideError, overridden
 from omnistage.stage_configs.placement import NUM_GPUS, LinkPlace, Placement
 from omnistage.stage_configs.sampling import StageParameters
@@ -148,12 +148,12 @@ def _first(error: ValidationError) -> Mapping[str, object]:
     return next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
 
 
-def _place(problem: Mapping[str, Any]) -> Place:
+def _place(problem: JsonMap) -> Place:
     place: Place = (*problem["loc"], *problem.get("ctx", {}).get("place", ()))
     return place
 
 
-def _expected(problem: Mapping[str, Any]) -> str | None:
+def _expected(problem: JsonMap) -> str | None:
     """Returns what would have been right; None if the problem's own message is all there is."""
     known = KINDS_OF_VALUES.get(problem["type"])
     if known is not None:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from omnistage.stage_configs.checkpoint import Checkpoint
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.own_arguments import Owned
 
 
@@ -99,9 +99,9 @@ class Kind:
     arguments: frozenset[str] = frozenset()
     sets: Owned = field(default_factory=dict)
     stores_voices: bool = False
-    offer: Callable[[Checkpoint, Mapping[str, Any]], Offer | None] | None = None
+    offer: Callable[[Checkpoint, JsonMap], Offer | None] | None = None
     reference: PublishedReference | None = None
-    exact: Mapping[str, Any] = field(default_factory=dict)
+    exact: JsonMap = field(default_factory=dict)
 
     @property
     def has_ranks(self) -> bool:

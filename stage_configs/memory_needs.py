@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from omnistage.stage_configs.checkpoint import Checkpoint, UnreadableCheckpoint
 from omnistage.stage_configs.families import FAMILIES
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.yaml_document import value_at
 
 
@@ -41,7 +42,7 @@ class ModelNeeds(FrozenRecord):
     """A model's stages. `config`: the keys by which a folder with such a model is recognized."""
 
     models: tuple[str, ...]
-    config: dict[str, Any]
+    config: Json
     graphs: GraphFiles
     stages: tuple[StageNeeds, ...]
 
@@ -76,7 +77,7 @@ def needs_of(model: str) -> ModelNeeds:
     raise NoNeeds(f"the memory that {model} needs is not known; it is of: {names}")
 
 
-def _config(model: str) -> Mapping[str, Any] | None:
+def _config(model: str) -> JsonMap | None:
     """Reads a folder's configuration; a name is not looked up anywhere."""
     if not Path(model).is_dir():
         return None

@@ -12,6 +12,7 @@ from typing import Any
 from omnistage.stage_configs.engine_arguments import engine_arguments
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import SAMPLING, StageGraph, StageSpec, nearest
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.yaml_document import Place, YamlProblem, dotted, parse
 
 STAGE, ANY, DEFAULT, NAMES = "--stage", "--set", "--set-default", "--served-model-name"
@@ -80,7 +81,7 @@ def deterministic_override() -> Override:
     return Override(DETERMINISTIC, ("deterministic",), True)
 
 
-def overridden(graph: Mapping[str, Any], overrides: Iterable[Override]) -> dict[str, Any]:
+def overridden(graph: JsonMap, overrides: Iterable[Override]) -> Json:
     """A graph file's value with these changes, a later one over an earlier; OverrideError."""
     changed: Any = dict(graph)
     for override in overrides:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from math import prod
 from typing import Any
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import Kind
 
 PARALLEL_SIZES = (
@@ -25,7 +26,7 @@ NO_EDGE = {
 HALVES = "what leaves a step with an edge, or comes into it, is of a whole step"
 # What would put ranks or lanes of a stage on other machines, or have others start them.
 # By the value that changes nothing.
-ELSEWHERE: Mapping[str, Any] = {
+ELSEWHERE: JsonMap = {
     "data_parallel_rank": None,
     "data_parallel_start_rank": None,
     "data_parallel_address": None,
@@ -53,13 +54,13 @@ ALONE = {
 Problem = tuple[str, tuple[str, ...]]  # what is wrong, and the key below the stage
 
 
-def num_lanes(engine: Mapping[str, Any]) -> int:
+def num_lanes(engine: JsonMap) -> int:
     """Engines that share a stage's work, each with channels of its own: by the engine's sizes."""
     return int(engine.get("data_parallel_size") or 1)
 
 
 def parallel_problem(
-    kind: Kind, has_edge: bool, gpus: Collection[int], engine: Mapping[str, Any]
+    kind: Kind, has_edge: bool, gpus: Collection[int], engine: JsonMap
 ) -> Problem | None:
     """Why a stage cannot use its GPUs or parallel sizes; None if it can.
 
@@ -123,7 +124,7 @@ def ranks_problem(gpus: Collection[int], engine: Mapping[str, object]) -> Proble
     )
 
 
-def num_ranks(engine: Mapping[str, Any]) -> int:
+def num_ranks(engine: JsonMap) -> int:
     """The processes that share a stage's denoisers, a GPU each.
 
     Parts of weights are on those that share a call; where none do, each has one.
@@ -168,7 +169,7 @@ def _groups_problem(groups: Any) -> Problem | None:
     return f"must be 1 or 2, not {groups!r}", ("engine", "guidance_ranks")
 
 
-def _tiles_problem(engine: Mapping[str, Any]) -> Problem | None:
+def _tiles_problem(engine: JsonMap) -> Problem | None:
     wanted, num = (engine.get("parallel") or {}).get(TILES, 1), num_ranks(engine)
     if wanted <= num:
         return None
@@ -188,7 +189,7 @@ def _alone_problem(engine: Mapping[str, object]) -> Problem | None:
     return None
 
 
-def _number_problem(gpus: Collection[int], engine: Mapping[str, Any]) -> Problem | None:
+def _number_problem(gpus: Collection[int], engine: JsonMap) -> Problem | None:
     wanted = num_ranks(engine)
     if not gpus or len(gpus) == wanted:
         return None

@@ -1,15 +1,15 @@
 """Traces of what stages compute: what engines are told so that they can be asked for them."""
 
 from pathlib import Path
-from typing import Any
 
 from omnistage.stage_configs.engine_arguments import profiler_fields
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph, StageSpec
+from omnistage.stage_configs.json_types import Json
 
 PROFILER, FOLDER = "profiler_config", "profile_folder"  # of vLLM's engine, and of others
 # Python's stacks would slow every operator down, and tables of kernels take seconds to make.
-VLLM: dict[str, Any] = {
+VLLM: Json = {
     "profiler": "torch",
     "torch_profiler_with_stack": False,
     "torch_profiler_dump_cuda_time_total": False,

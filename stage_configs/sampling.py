@@ -1,9 +1,10 @@
 """How a stage samples: the parameters, their bounds, and the defaults of what was not asked for."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 MIN_SEED, MAX_SEED = -(1 << 63), (1 << 63) - 1
 
@@ -49,7 +50,7 @@ class StageParameters(BaseModel):
         return self.model_dump(exclude_none=True)
 
 
-def with_defaults(defaults: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+def with_defaults(defaults: JsonMap, asked: JsonMap) -> Json:
     """Returns what was asked for, and the default of the rest; `asked` may have other fields, too.
 
     A default number of tokens that contradicts what was asked for is moved as far as it must be.

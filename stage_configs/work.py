@@ -1,9 +1,9 @@
 """How much one request may ask a stage for, judged by the gateway before anything begins."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from omnistage.stage_configs.json_types import JsonMap
 
 # Of the steps that a pipeline takes by default.
 SHARE_OF_STEPS = {"low": 0.4, "medium": 0.7}
@@ -53,9 +53,7 @@ class WorkBound:
             return max(1, round(seconds * fps))
         return max(0, round((seconds * fps - 1) / step)) * step + 1
 
-    def refusal(
-        self, body: Mapping[str, Any], picture: tuple[int, int] | None = None
-    ) -> Refusal | None:
+    def refusal(self, body: JsonMap, picture: tuple[int, int] | None = None) -> Refusal | None:
         """Returns why a request is too much, or of a size that is not made; empty if it is fine.
 
         `picture`: width and height of the one to be edited.
@@ -80,7 +78,7 @@ class WorkBound:
             return Refusal("num_inference_steps", f"{what}; this server makes {allowed}.")
         return None
 
-    def _unknown_frames(self, body: Mapping[str, Any]) -> Refusal | None:
+    def _unknown_frames(self, body: JsonMap) -> Refusal | None:
         """Returns the refusal of a video whose length nobody knows, where that has a bound."""
         is_bound = (self.max_megapixels, self.max_megapixel_steps) != (None, None)
         if not is_bound or self.num_frames is not None or body.get("num_frames"):
@@ -88,7 +86,7 @@ class WorkBound:
         message = "is needed: this model does not say how many frames it makes without it."
         return Refusal("num_frames", message, False)
 
-    def _wrong_size(self, body: Mapping[str, Any]) -> Refusal | None:
+    def _wrong_size(self, body: JsonMap) -> Refusal | None:
         step = self.side_multiple
         sides = {name: body[name] for name in ("width", "height") if body.get(name) is not None}
         wrong = [name for name, side in sides.items() if side % step]
@@ -114,7 +112,7 @@ class _Asked:
 
     @classmethod
     def of(
-        cls, body: Mapping[str, Any], picture: tuple[int, int] | None, bound: WorkBound
+        cls, body: JsonMap, picture: tuple[int, int] | None, bound: WorkBound
     ) -> "_Asked | None":
         """None where the size cannot be known."""
         width, height = body.get("width"), body.get("height")
@@ -156,7 +154,7 @@ class _Asked:
         return "num_frames" if self.num_frames > 1 else "n"
 
 
-def _steps(body: Mapping[str, Any], bound: WorkBound) -> int | None:
+def _steps(body: JsonMap, bound: WorkBound) -> int | None:
     steps: int | None = body.get("num_inference_steps")
     if steps is None and bound.steps is not None:
         steps = math.ceil(SHARE_OF_STEPS.get(body.get("quality") or "", 1) * bound.steps)

@@ -13,7 +13,7 @@ from omnistage.server.http.caller import beside_loop
 
 CHARSETS = ("utf-8", "us-ascii", "ascii", "utf8")
 
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Handler = Callable[[Request], Coroutine[object, object, Response]]
 
 
 class JsonRoute(APIRoute):

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from omnistage.server.placement.agent import Agent, NodeHalf
 from omnistage.stages.messages.addresses import GATEWAY, ends_of, is_end_of
@@ -25,7 +25,7 @@ class JoinedNode(Protocol):
     def is_lost(self) -> bool:
         """Returns whether it is gone."""
 
-    async def ask(self, asked: Coroutine[Any, Any, None]) -> None:
+    async def ask(self, asked: Coroutine[object, object, None]) -> None:
         """Have its agent do something."""
 
 

@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -127,7 +127,7 @@ class RunningNode:
         for stage, told in news.loading.items():
             write_loading(self._directory, stage, told)
 
-    async def ask(self, asked: Coroutine[Any, Any, None], more_s: float = 0) -> None:
+    async def ask(self, asked: Coroutine[object, object, None], more_s: float = 0) -> None:
         """Have the agent do something, for which it may take longer than another call."""
         patience_s = self._hang_s + more_s
         try:
@@ -222,7 +222,7 @@ class Nodes:
         for other in self._running:
             self._begin(other.ask(other.agent.leave(node.name)))
 
-    def _begin(self, asked: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, asked: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(asked)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,30 +1,29 @@
 """The files of a Hugging Face folder that say how to read and write text."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from transformers import GenerationConfig
 
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stages.checkpoint.tokenizer import CHAT_TEMPLATE, TinyTokenizer
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: JsonMap) -> None:
     """One configuration file."""
     path.write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Json:
     """Returns a configuration that lies beside the code."""
-    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    value: Json = json.loads(path.read_text(encoding="utf-8"))
     return value
 
 
 def write_tokenizer(
     folder: Path,
     tokenizer: TinyTokenizer,
-    settings: Mapping[str, Any] | None = None,
+    settings: JsonMap | None = None,
     template: str = CHAT_TEMPLATE,
 ) -> None:
     """Tokenizer and chat template; `settings` win over the tokenizer's own configuration."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from omnistage.stage_configs.json_types import Json
 
 MERGE_SIZE = 2
 TEMPORAL_PATCH_SIZE = 2
@@ -20,7 +21,7 @@ class Processors:
     mean: Sequence[float] = (0.5, 0.5, 0.5)
     deviation: Sequence[float] = (0.5, 0.5, 0.5)
 
-    def image_and_audio(self) -> dict[str, Any]:
+    def image_and_audio(self) -> Json:
         """preprocessor_config.json: the image processor's and the feature extractor's keys."""
         return {
             **self._vision(),
@@ -41,7 +42,7 @@ class Processors:
             "dither": 0.0,
         }
 
-    def video(self) -> dict[str, Any]:
+    def video(self) -> Json:
         """video_preprocessor_config.json."""
         return {
             **self._vision(),
@@ -50,7 +51,7 @@ class Processors:
             "do_sample_frames": False,
         }
 
-    def _vision(self) -> dict[str, Any]:
+    def _vision(self) -> Json:
         return {
             "image_mean": list(self.mean),
             "image_std": list(self.deviation),

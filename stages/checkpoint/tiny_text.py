@@ -2,11 +2,11 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.checkpoint.files import generation_config, write_tokenizer
 from omnistage.stages.checkpoint.random_weights import let_sentences_end
 from omnistage.stages.checkpoint.tokenizer import TinyTokenizer, make_tokenizer
@@ -45,7 +45,7 @@ def text_config(tokenizer: TinyTokenizer) -> Qwen3Config:
     )
 
 
-def text_settings(tokenizer: TinyTokenizer) -> dict[str, Any]:
+def text_settings(tokenizer: TinyTokenizer) -> Json:
     """Return the settings that all tiny Qwen3 share: their widths and the tokenizer's ids."""
     return {
         "vocab_size": tokenizer.padded_size,

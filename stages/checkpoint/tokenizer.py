@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from omnistage.stage_configs.json_types import Json
 
 MEDIA_TOKENS = {
     "image_token": "<|image_pad|>",
@@ -92,7 +93,7 @@ class TinyTokenizer:
         return 64 * math.ceil(self.tokenizer.get_vocab_size() / 64)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         """Returns what tokenizer_config.json says."""
         return {
             "tokenizer_class": "Qwen2Tokenizer",

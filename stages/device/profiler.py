@@ -1,7 +1,7 @@
 """torch's profiler, started and stopped while a stage serves."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.worker.failure import RequestError
 
 PROFILE = ("start_profile", "stop_profile")  # the commands
@@ -24,7 +25,7 @@ class Profiler:
         self._running: Any = None
         self._file = folder
 
-    def start(self, prefix: str | None) -> Mapping[str, Any]:
+    def start(self, prefix: str | None) -> JsonMap:
         """Begin; the `file` in which the trace will be.
 
         RequestError if one runs already, or the folder cannot be made.
@@ -43,7 +44,7 @@ class Profiler:
         self._running = running
         return {"file": str(self._file)}
 
-    def stop(self) -> Mapping[str, Any]:
+    def stop(self) -> JsonMap:
         """End and write the trace; its `file`.
 
         RequestError if none runs, or the trace cannot be written.

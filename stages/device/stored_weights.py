@@ -5,9 +5,11 @@ import struct
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+
+from omnistage.stage_configs.json_types import Json
 
 # Tensors of these types take the dtype of the model that is loaded; all others stay as they are.
 CAST = ("F64", "F32", "F16", "BF16")
@@ -78,8 +80,8 @@ def _index(path: Path) -> set[str]:
     return set(json.loads(path.read_text())["weight_map"].values())
 
 
-def _header(path: Path) -> dict[str, Any]:
+def _header(path: Path) -> Json:
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
-        header: dict[str, Any] = json.loads(file.read(length))
+        header: Json = json.loads(file.read(length))
     return header

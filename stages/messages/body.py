@@ -1,8 +1,8 @@
 """The tasks of entry stages: one type of body for each, so that no stage guesses."""
 
-from typing import Any
-
 import msgspec
+
+from omnistage.stage_configs.json_types import Json
 
 
 class Body(
@@ -14,7 +14,7 @@ class Body(
 class WithFields(Body, frozen=True):
     """A body whose checked fields go on to the stage's library as they are."""
 
-    fields: dict[str, Any]
+    fields: Json
 
 
 class Chat(WithFields, frozen=True):

@@ -1,10 +1,11 @@
 """Messages of a stage's process to the gateway: about itself, and about its requests."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from omnistage.connectors.messages import Message, Messages
+from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.families import MetricFamily
 
@@ -138,7 +139,7 @@ class Failed(Message, frozen=True):
 class CommandResult(Message, frozen=True):
     """A command's result, or why there is none."""
 
-    result: dict[str, Any] = msgspec.field(default_factory=dict)
+    result: Json = msgspec.field(default_factory=dict)
     error: Failed | None = None
 
 
@@ -148,13 +149,13 @@ class CommandResult(Message, frozen=True):
 class TextDelta(Message, frozen=True):
     """A piece of a text answer: vLLM's chat completion chunk; the last one has the usage."""
 
-    chunk: dict[str, Any]
+    chunk: Json
 
 
 class TranscriptDelta(Message, frozen=True):
     """A piece of a transcript, as a chat completion chunk; the last one has the usage."""
 
-    chunk: dict[str, Any]
+    chunk: Json
 
 
 class Sound(Message, frozen=True):

@@ -4,9 +4,10 @@ Both are files of MessagePack in a folder.
 """
 
 from enum import StrEnum
-from typing import Any
 
 import msgspec
+
+from omnistage.stage_configs.json_types import Json
 
 JOB, OUTCOME = "job.msgpack", "outcome.msgpack"  # the files' names
 
@@ -27,7 +28,7 @@ class AskedQuestion(msgspec.Struct):
     """
 
     task: Task
-    fields: dict[str, Any]
+    fields: Json
     voice: str = ""
     tokens: list[int] = []
     frames: list[list[int]] = []

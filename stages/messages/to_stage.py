@@ -1,10 +1,11 @@
 """Messages of the gateway to a stage's process."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from omnistage.connectors.messages import Message, Messages
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.messages.body import AnyBody, Draw, GivenMedium, WithFields
 
 Parameter = int | float | bool
@@ -34,7 +35,7 @@ class Request(Message, frozen=True):
     keeps_rows: bool = False
 
     @property
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Json:
         """The fields of its body that its stage's library reads; none, where it has no such."""
         return self.body.fields if isinstance(self.body, WithFields) else {}
 
@@ -59,7 +60,7 @@ class MediumPiece(Message, frozen=True):
 
     name: str
     medium: MediumKind
-    about: dict[str, Any] | None = None
+    about: Json | None = None
 
 
 class MoreText(Message, frozen=True):
@@ -80,7 +81,7 @@ class Command(Message, frozen=True):
     """Change the running stage; one `Answer` comes back under the same id."""
 
     command: str
-    arguments: dict[str, Any]
+    arguments: Json
 
 
 ToStage = MediumPiece | Request | MoreText | Cancel | Stop | Command

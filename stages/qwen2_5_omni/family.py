@@ -1,10 +1,8 @@
 """Qwen2.5-Omni as a family: its kinds, and what serves and writes its models."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import (
     DECODER_ARGUMENTS,
     Kind,
@@ -28,7 +26,7 @@ def pick(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
     return Picked(GRAPHS / _graph(config, num_gpus))
 
 
-def _graph(config: Mapping[str, Any], num_gpus: int) -> str:
+def _graph(config: JsonMap, num_gpus: int) -> str:
     text = config.get("thinker_config", {}).get("text_config", {})
     is_tiny = text.get("hidden_size", TINY_HIDDEN_SIZE) < TINY_HIDDEN_SIZE
     if is_tiny or not num_gpus:

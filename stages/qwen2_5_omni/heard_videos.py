@@ -6,7 +6,7 @@ chunks' time; so where frames are further apart than a chunk is long, the cut is
 vLLM's own class leaves gaps there instead, and takes every video for one of two frames a second.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from vllm.model_executor.models.qwen2_5_omni_thinker import Qwen2_5OmniThinkerMultiModalProcessor
 from vllm.multimodal.processing import PromptUpdateDetails
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.speech.video_sound import HEARD, HearsVideos
 
 FPS = 2.0  # the reference's, of a request that does not say
@@ -25,7 +26,7 @@ class ThinkerProcessor(HearsVideos, Qwen2_5OmniThinkerMultiModalProcessor):
     """The in-tree class; videos are heard as the reference hears them."""
 
     def _get_prompt_updates(
-        self, mm_items: Any, hf_processor_mm_kwargs: Mapping[str, Any], out_mm_kwargs: Any
+        self, mm_items: Any, hf_processor_mm_kwargs: JsonMap, out_mm_kwargs: Any
     ) -> Sequence[Any]:
         """Returns the updates of the in-tree class, but for the placeholder of a video with
         audio.

@@ -1,9 +1,9 @@
 """How much of an answer is spoken, and when the talker is told."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.edge import RowsReleased
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.speech.spoken_answer import SpokenAnswer
@@ -42,7 +42,7 @@ class SpokenRows(SpokenAnswer):
         self._num_spoken = num_spoken
         self.finish()
 
-    def add(self, chunk: Mapping[str, Any]) -> None:
+    def add(self, chunk: JsonMap) -> None:
         """Take one chunk of the answer."""
         num_new = len(self._released.add(chunk))
         self._is_over = self._is_over or self._released.is_silent

@@ -1,10 +1,10 @@
 """The options of token2wav in a graph file: how an answer is cut."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.qwen2_5_omni.bigvgan import REACH
 from omnistage.stages.qwen2_5_omni.flow_schedule import Schedule
 
@@ -30,7 +30,7 @@ class Token2WavOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context: NotNegative = 20
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "Token2WavOptions":
+    def of(cls, options: JsonMap) -> "Token2WavOptions":
         """From the graph; raises ValueError for what token2wav does not know."""
         try:
             return msgspec.convert(options, cls)

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoConfig
 
 from omnistage.connectors import make_connector
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.edge import EDGE
 from omnistage.stages.qwen3_omni.step_schema import talker_schema
 from omnistage.stages.qwen3_omni.talker import request_options
@@ -29,7 +29,7 @@ from omnistage.stages.worker.ports import Port
 SHORT, LONG = 40, 240  # frames: their difference leaves prefill and start out
 REPEATS = 5
 
-Options = Callable[[str], Mapping[str, Any]]
+Options = Callable[[str], JsonMap]
 Tell = Callable[[str, int, float], None]
 
 

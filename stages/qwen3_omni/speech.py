@@ -1,11 +1,11 @@
 """Chooses the thinker's tokens that are spoken, and when they go to the talker."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.edge import StageTokens
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.speech.spoken_answer import SpokenAnswer
@@ -42,7 +42,7 @@ class SpokenTokens(SpokenAnswer):
         if token_ids:
             self._send(token_ids, last=False)
 
-    def add(self, chunk: Mapping[str, Any]) -> None:
+    def add(self, chunk: JsonMap) -> None:
         """Take one chunk of the answer."""
         self._waiting += self._released.add(chunk)
         while self._sizes and len(self._waiting) >= (size := self._size()):

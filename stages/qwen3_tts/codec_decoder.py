@@ -23,11 +23,13 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeSnakeBeta,
 )
 
+from omnistage.stage_configs.json_types import Json
+
 NUM_SEMANTIC = 1  # leading codebooks with a projection of their own; no config says it
 KERNEL_SIZE = 7  # of the first and last convolution of the sound
 
 
-def codec_config(settings: dict[str, Any]) -> Qwen3OmniMoeCode2WavConfig:
+def codec_config(settings: Json) -> Qwen3OmniMoeCode2WavConfig:
     """`decoder_config` of a speech tokenizer's config.json, with what the code has as defaults."""
     return Qwen3OmniMoeCode2WavConfig(**{"latent_dim": 1024, **settings})
 

@@ -1,10 +1,8 @@
 """Qwen3-TTS as a family: its kinds, and what serves and writes its models."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import (
     DECODER_ARGUMENTS,
     Kind,
@@ -28,7 +26,7 @@ def pick(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
     return Picked(GRAPHS / ("qwen3_tts_tiny.yaml" if is_small else "qwen3_tts.yaml"))
 
 
-def _is_tiny(config: Mapping[str, Any]) -> bool:
+def _is_tiny(config: JsonMap) -> bool:
     hidden_size: int = config.get("talker_config", {}).get("hidden_size", TINY_HIDDEN_SIZE)
     return hidden_size < TINY_HIDDEN_SIZE
 

@@ -4,6 +4,8 @@ from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig, Qwen3Config
 
+from omnistage.stage_configs.json_types import Json
+
 MODEL_TYPE = "qwen3_tts"
 TOKENIZER_TYPE = "qwen3_tts_tokenizer_12hz"
 ARCHITECTURE = "OmnistageQwen3TTSTalker"
@@ -56,7 +58,7 @@ def talker_config(config: Any) -> Any:
     """
     if not isinstance(config, Qwen3TTSConfig):
         return config
-    talker: dict[str, Any] = config.talker_config
+    talker: Json = config.talker_config
     if talker.get("use_sliding_window"):
         raise ValueError("the talker knows no use_sliding_window")
     made = Qwen3Config(

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from qwen_tts import Qwen3TTSModel
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.messages.to_reference import Findings, Found, ReferenceJob
 
 
@@ -30,7 +31,7 @@ def verify(job: ReferenceJob) -> Findings:
     )
 
 
-def _spoken(tts: Any, fields: dict[str, Any]) -> bytes:
+def _spoken(tts: Any, fields: Json) -> bytes:
     text, (limits,) = fields["input"], fields["stage_params"].values()
     more = {
         "language": fields.get("language"),

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.speech.talker_options import TalkerOptions
 from omnistage.stages.speech.talker_stage import SamplingDefaults
 
@@ -43,7 +44,7 @@ class Generation(msgspec.Struct, frozen=True):
         path = cached_file(
             model, GENERATION_CONFIG_NAME, _raise_exceptions_for_missing_entries=False
         )
-        told: dict[str, Any] = {} if path is None else json.loads(Path(path).read_bytes())
+        told: Json = {} if path is None else json.loads(Path(path).read_bytes())
         return msgspec.convert(
             {name: value for name, value in told.items() if value is not None}, cls
         )

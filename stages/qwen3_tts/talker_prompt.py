@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stages.qwen3_tts.step_schema import FRAME, NONE
 from omnistage.stages.speech.columns import CODEC, POSITION, TEXT
 
@@ -82,7 +83,7 @@ class SpeechIds:
         return None if name == AUTO else self.languages[name]
 
 
-def _lower(values: Mapping[str, Any]) -> dict[str, Any]:
+def _lower(values: JsonMap) -> Json:
     return {name.lower(): value for name, value in values.items()}
 
 

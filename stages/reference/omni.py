@@ -3,7 +3,7 @@
 import base64
 import io
 import wave
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import av
@@ -13,6 +13,7 @@ import torch
 import transformers
 from PIL import Image
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.to_reference import AskedQuestion, Findings, Found
 from omnistage.stages.reference.forced import Forced
 
@@ -36,7 +37,7 @@ def inputs_of(processor: Any, asked: AskedQuestion, dtype: torch.dtype) -> Any:
     return processor(text=prompt, return_tensors="pt", **media).to(device_name(), dtype=dtype)
 
 
-def _data_of(part: Mapping[str, Any]) -> bytes:
+def _data_of(part: JsonMap) -> bytes:
     given = part[part["type"]]
     text = given["data"] if "data" in given else given["url"].partition(",")[2]
     return base64.b64decode(text)
@@ -58,7 +59,11 @@ def _frames(data: bytes) -> npt.NDArray[np.uint8]:
         return np.stack([one.to_ndarray(format="rgb24") for one in container.decode(video=0)])
 
 
-READERS: Mapping[str, Any] = {"image": _picture, "audio": _sound, "video": _frames}
+READERS: Mapping[str, Callable[[bytes], object]] = {
+    "image": _picture,
+    "audio": _sound,
+    "video": _frames,
+}
 
 
 def device_name() -> str:

@@ -1,13 +1,13 @@
 """A thinker's answer on its way to a talker: what both sides of the edge say of a request."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.edge import NothingToSay, Open, Waits, described
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vllm.answers.released_tokens import ReleasedTokens
@@ -51,7 +51,7 @@ class SpokenAnswer(ABC):
         self._to.open.send(Chunk(self.request_id, message, 0, {"prompt": prompt}, last=True))
 
     @abstractmethod
-    def add(self, chunk: Mapping[str, Any]) -> None:
+    def add(self, chunk: JsonMap) -> None:
         """Take one chunk of the answer."""
 
     def show_life(self) -> None:

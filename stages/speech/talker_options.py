@@ -4,12 +4,14 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import msgspec
 import vllm.envs
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
+
+from omnistage.stage_configs.json_types import JsonMap
 
 
 def derived_seed(seed: int, stage: str) -> int:
@@ -40,7 +42,7 @@ class TalkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     check_ranks: bool = False
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
+    def of(cls, options: JsonMap) -> Self:
         """From the graph; raises ValueError for what the talker does not know."""
         try:
             return msgspec.convert(options, cls)

@@ -11,6 +11,7 @@ import msgspec
 from vllm.outputs import RequestOutput
 
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stage_configs.own_arguments import TALKER, with_own
 from omnistage.stages.messages.edge import NOTHING, NothingToSay, Open, Waits, described
@@ -204,7 +205,7 @@ class TalkerStage(EngineStage, ABC):
 
     # Sampling
 
-    def _sampling(self, wanted: Mapping[str, Any], seed: int | None) -> SamplingParams:
+    def _sampling(self, wanted: JsonMap, seed: int | None) -> SamplingParams:
         """Parameters of the first code of each frame.
 
         An end that is to be ignored is not sampled either: it is no sound.

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from transformers import AutoConfig
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.messages.body import Chat, Detokenize, GivenText, Tokenize
 from omnistage.stages.messages.edge import Open
@@ -191,7 +192,7 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
     def _send(
         self,
         request_id: str,
-        chunk: dict[str, Any],
+        chunk: Json,
         followers: Sequence[Follower],
         is_last: bool,
     ) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.messages.body import Detokenize, Tokenize
 from omnistage.stages.messages.edge import Open
@@ -132,7 +132,7 @@ def check_edges(ports: StagePorts) -> None:
         raise ValueError(f"stage {ports.name} has an edge: load_format is {allowed}")
 
 
-def refuse_several(body: Mapping[str, Any]) -> None:
+def refuse_several(body: JsonMap) -> None:
     """Refuses several answers, whose rows would be mixed up: they have one request's name."""
     if (body.get("n") or 1) > 1:
         raise RequestError(400, "must be 1 for this model's outputs", param="n")

@@ -4,12 +4,12 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from transformers.utils.hub import cached_file
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.device.stored_weights import stored_tensors
 from omnistage.stages.messages.loading import BytesRead
 
@@ -18,12 +18,12 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
 
-def read_config(model: str, folder: str = "") -> dict[str, Any]:
+def read_config(model: str, folder: str = "") -> Json:
     """The config.json of a checkpoint, or of a folder in it; raises FileNotFoundError."""
     file = find(model, CONFIG_FILE, folder)
     if file is None:
         raise FileNotFoundError(f"{model} has no {_name(CONFIG_FILE, folder)}")
-    settings: dict[str, Any] = json.loads(file.read_text())
+    settings: Json = json.loads(file.read_text())
     return settings
 
 

@@ -1,13 +1,14 @@
 """Commands to a streaming decoder: weights and streams' states off its device, other weights."""
 
 import gc
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import nn
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.device.memory import release_cached
 from omnistage.stages.vocoder.decoder import Decoder, State
 from omnistage.stages.vocoder.engine import DecoderEngine
@@ -59,7 +60,7 @@ class DecoderControl(Generic[Model, State]):
         self._device = engine.decoder.device
         self._asleep: tuple[str, ...] = ()
 
-    def obey(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def obey(self, command: str, arguments: JsonMap) -> JsonMap:
         """Do it; RequestError refuses it."""
         if self._engine.num_streams:
             raise RequestError(409, "requests are in the stage", code="busy")

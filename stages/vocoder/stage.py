@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.device.compiling import count_compiles
 from omnistage.stages.device.profiler import NO_FOLDER, PROFILE, Profiler
 from omnistage.stages.messages.edge import Codes, Edge, Lead, Open
@@ -26,7 +27,7 @@ from omnistage.stages.worker.watch import Watch, overdue
 
 logger = logging.getLogger(__name__)
 
-Answer = Mapping[str, Any]
+Answer = JsonMap
 
 
 class DecoderStage(ABC):
@@ -216,13 +217,13 @@ class DecoderStage(ABC):
         self._engine.hold(request_id, False)
         self._work.set()
 
-    async def control(self, command: str, arguments: Mapping[str, Any]) -> Answer:
+    async def control(self, command: str, arguments: JsonMap) -> Answer:
         """Sleep, weights and profiles, between two steps."""
         obey = self._obeying(command, arguments)
         async with self._stepping:
             return await asyncio.get_running_loop().run_in_executor(self._thread, obey)
 
-    def _obeying(self, command: str, arguments: Mapping[str, Any]) -> Callable[[], Answer]:
+    def _obeying(self, command: str, arguments: JsonMap) -> Callable[[], Answer]:
         if command in PROFILE:
             if self._profiler is None:
                 raise RequestError(400, f"Stage {self._ports.name}: {NO_FOLDER}.")

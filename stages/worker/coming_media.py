@@ -1,6 +1,5 @@
 """The media of requests as their pieces come, before the requests do."""
 
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -8,13 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from omnistage.connectors.chunk import Tensor
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.to_stage import MediumKind, MediumPiece
 
 
 class ReceivedMedium:
     """One medium; `about` is what its first piece said of it."""
 
-    def __init__(self, medium: MediumKind, about: Mapping[str, Any]) -> None:
+    def __init__(self, medium: MediumKind, about: JsonMap) -> None:
         self.medium = medium
         self.about = about
         self._pieces: list[npt.NDArray[Any]] = []

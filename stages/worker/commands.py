@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Coroutine
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Sender
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.to_gateway import CommandResult
 from omnistage.stages.messages.to_stage import Command
 from omnistage.stages.worker.failure import RequestError
@@ -47,7 +47,7 @@ class Commands:
         answer = await self._obey(command.command, command.arguments)
         self._outputs.send(Chunk(command_id, answer, last=True))
 
-    async def _obey(self, command: str, arguments: Mapping[str, Any]) -> CommandResult:
+    async def _obey(self, command: str, arguments: JsonMap) -> CommandResult:
         if not isinstance(self._stage, TakesCommands):
             return self._refusal(RequestError(400, f"Stage {self._name} takes no commands."))
         try:
@@ -66,7 +66,7 @@ class Commands:
     def _refusal(self, error: RequestError) -> CommandResult:
         return CommandResult(error=error.told_by(self._name))
 
-    async def unless_busy(self, asked: Coroutine[Any, Any, None]) -> None:
+    async def unless_busy(self, asked: Coroutine[object, object, None]) -> None:
         """Wait for the engine's sign of life; one that obeys a command has that one's deadline."""
         asking = asyncio.ensure_future(asked)
         waiting = asyncio.create_task(self._is_busy.wait())

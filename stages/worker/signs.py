@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
 
 from omnistage.stages.messages.to_gateway import Alive, Compiling
 from omnistage.stages.worker.compiles import read_compiles
@@ -11,7 +10,7 @@ INTERVAL_S = 0.5
 
 
 async def send_signs(
-    ask: Callable[[], Coroutine[Any, Any, None]], send: Callable[[Alive | Compiling], None]
+    ask: Callable[[], Coroutine[object, object, None]], send: Callable[[Alive | Compiling], None]
 ) -> None:
     """Send `Alive` each time after `ask` has returned, and `Compiling` while it cannot.
 

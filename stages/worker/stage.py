@@ -3,13 +3,14 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.replicas import stage_of
 from omnistage.stages.messages.edge import Edge, Open
@@ -119,7 +120,7 @@ class TakesCommands(Protocol):
     the stage is configured, or with nothing.
     """
 
-    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def control(self, command: str, arguments: JsonMap) -> JsonMap:
         """Do it, and say what the gateway should know; RequestError refuses it."""
 
 
@@ -156,8 +157,8 @@ class StagePorts:
 
     name: str
     model: str
-    engine: dict[str, Any]
-    options: dict[str, Any]
+    engine: Json
+    options: Json
     outputs: Sender
     downstream: list[Downstream] = field(default_factory=list)
     feeds: list[Port] = field(default_factory=list)

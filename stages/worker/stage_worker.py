@@ -429,7 +429,7 @@ class StageWorker:
             return
         self._begin(opened.id, self._serve(opened))
 
-    def _begin(self, request_id: str, serving: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, request_id: str, serving: Coroutine[object, object, None]) -> None:
         self._num_requests += 1
         self._opened.inc()
         task = asyncio.get_running_loop().create_task(serving)

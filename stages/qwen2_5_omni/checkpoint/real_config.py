@@ -5,9 +5,10 @@ parameters.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from transformers import Qwen2_5OmniConfig
+
+from omnistage.stage_configs.json_types import Json
 
 TEXT_PAD, TEXT_START, TEXT_END, FIRST_SPEAKER = 151859, 151860, 151861, 151870
 SPEAKER_SIZE = 192
@@ -95,7 +96,7 @@ def _text_model(mrope_section: list[int]) -> dict[str, object]:
     }
 
 
-def _thinker(sizes: Sizes) -> dict[str, Any]:
+def _thinker(sizes: Sizes) -> Json:
     return {
         **_MEDIA_IDS,
         "user_token_id": 872,
@@ -132,7 +133,7 @@ def _thinker(sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def _talker(sizes: Sizes) -> dict[str, Any]:
+def _talker(sizes: Sizes) -> Json:
     quarter = sizes.talker["head_dim"] // 4
     return {
         **_MEDIA_IDS,

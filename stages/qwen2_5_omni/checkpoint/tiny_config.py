@@ -4,10 +4,9 @@ What those ask of the text models: a head size of 32 or more, which is the hidde
 number of heads, widths that are multiples of 32, and M-RoPE sections that add up to half a head.
 """
 
-from typing import Any
-
 from transformers import Qwen2_5OmniConfig
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.checkpoint.processors import MERGE_SIZE, TEMPORAL_PATCH_SIZE
 from omnistage.stages.checkpoint.tokenizer import TinyTokenizer
 from omnistage.stages.qwen2_5_omni.checkpoint.processors import PATCH_SIZE
@@ -57,7 +56,7 @@ def make_config(tokenizer: TinyTokenizer, real_dit: bool = False) -> Qwen2_5Omni
     return config
 
 
-def _thinker(tokenizer: TinyTokenizer) -> dict[str, Any]:
+def _thinker(tokenizer: TinyTokenizer) -> Json:
     return {
         "user_token_id": tokenizer.id("user"),
         "pad_token_id": tokenizer.id("<|endoftext|>"),
@@ -100,7 +99,7 @@ def _thinker(tokenizer: TinyTokenizer) -> dict[str, Any]:
     }
 
 
-def _talker(tokens: SpeechTokens) -> dict[str, Any]:
+def _talker(tokens: SpeechTokens) -> Json:
     return {
         "vocab_size": 128,
         "embedding_size": HIDDEN_SIZE,

@@ -5,10 +5,9 @@ multiples of 32, and M-RoPE sections that add up to half a head. vLLM also reads
 `vision_config.image_size`, which transformers does not know.
 """
 
-from typing import Any
-
 from transformers import Qwen3OmniMoeConfig
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.checkpoint.processors import MERGE_SIZE, TEMPORAL_PATCH_SIZE
 from omnistage.stages.checkpoint.tokenizer import TinyTokenizer
 from omnistage.stages.qwen3_omni.checkpoint.processors import PATCH_SIZE
@@ -64,7 +63,7 @@ def make_config(
     return config
 
 
-def _thinker(tokenizer: TinyTokenizer, expert_size: int) -> dict[str, Any]:
+def _thinker(tokenizer: TinyTokenizer, expert_size: int) -> Json:
     return {
         "vision_end_token_id": tokenizer.id("<|vision_end|>"),
         "audio_end_token_id": tokenizer.id("<|audio_end|>"),
@@ -119,7 +118,7 @@ def _thinker(tokenizer: TinyTokenizer, expert_size: int) -> dict[str, Any]:
     }
 
 
-def _talker(expert_size: int) -> dict[str, Any]:
+def _talker(expert_size: int) -> Json:
     return {
         "num_code_groups": NUM_CODEBOOKS,
         "spatial_merge_size": MERGE_SIZE,

@@ -1,9 +1,9 @@
 """generation_config.json of Qwen3-TTS: how the reference samples."""
 
-from typing import Any
+from omnistage.stage_configs.json_types import Json
 
 
-def generation_config(max_new_tokens: int) -> dict[str, Any]:
+def generation_config(max_new_tokens: int) -> Json:
     """The values of every published model."""
     return {
         "do_sample": True,

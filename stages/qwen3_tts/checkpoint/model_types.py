@@ -1,6 +1,8 @@
 """The types and sizes of Qwen3-TTS models, as config.json calls them."""
 
-from typing import Any, Literal
+from typing import Literal
+
+from omnistage.stage_configs.json_types import Json
 
 ModelType = Literal["custom_voice", "voice_design", "base"]
 ModelSize = Literal["0b6", "1b7"]
@@ -9,16 +11,16 @@ ModelSize = Literal["0b6", "1b7"]
 def whole_config(
     model_type: ModelType,
     model_size: ModelSize,
-    talker: dict[str, Any],
-    speaker_encoder: dict[str, Any],
+    talker: Json,
+    speaker_encoder: Json,
     token_ids: dict[str, int],
-) -> dict[str, Any]:
+) -> Json:
     """Returns what config.json says; only a Base model has a speaker encoder, and only CustomVoice
     names.
 
     `token_ids`: those of the text's vocabulary that a prompt is made of.
     """
-    nobody: dict[str, Any] = {"spk_id": {}, "spk_is_dialect": {}}
+    nobody: Json = {"spk_id": {}, "spk_is_dialect": {}}
     names = {} if model_type == "custom_voice" else nobody
     encoder = {"speaker_encoder_config": speaker_encoder} if model_type == "base" else {}
     return {

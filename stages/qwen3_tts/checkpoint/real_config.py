@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.qwen3_tts.checkpoint.model_types import ModelSize, ModelType, whole_config
 
 _TOKEN_IDS = {
@@ -40,14 +41,14 @@ _DIALECT_OF = {"eric": "sichuan_dialect", "dylan": "beijing_dialect"}
 _HIDDEN_SIZES = {"0b6": 1024, "1b7": 2048}
 
 
-def real_config(model_type: ModelType, model_size: ModelSize) -> dict[str, Any]:
+def real_config(model_type: ModelType, model_size: ModelSize) -> Json:
     """The whole model's config."""
     hidden_size = _HIDDEN_SIZES[model_size]
     encoder = {"enc_dim": hidden_size, "sample_rate": 24000}
     return whole_config(model_type, model_size, _talker(hidden_size), encoder, _TOKEN_IDS)
 
 
-def _transformer(**sizes: Any) -> dict[str, Any]:
+def _transformer(**sizes: Any) -> Json:
     """Returns what the talker and its code predictor have in common."""
     return {
         "num_attention_heads": 16,
@@ -62,7 +63,7 @@ def _transformer(**sizes: Any) -> dict[str, Any]:
     }
 
 
-def _talker(hidden_size: int) -> dict[str, Any]:
+def _talker(hidden_size: int) -> Json:
     return {
         **_transformer(
             hidden_size=hidden_size,

@@ -1,11 +1,11 @@
 """The configuration of speech_tokenizer/ in a Qwen3-TTS checkpoint: tiny, and of real size."""
 
 from pathlib import Path
-from typing import Any
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.checkpoint.files import read_json, write_json
 
-Config = dict[str, Any]
+Config = Json
 
 FOLDER = "speech_tokenizer"
 SAMPLE_RATE_HZ = 24_000

@@ -4,8 +4,7 @@ As in the real models, the code predictor of 1b7 has another width than the talk
 the talker's.
 """
 
-from typing import Any
-
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.checkpoint.tokenizer import TinyTokenizer
 from omnistage.stages.qwen3_tts.checkpoint.model_types import ModelSize, ModelType, whole_config
 from omnistage.stages.qwen3_tts.checkpoint.speech_tokenizer_config import (
@@ -29,9 +28,7 @@ _ROPE_THETA = 1e6
 _MAX_POSITIONS = 4096
 
 
-def make_config(
-    model_type: ModelType, model_size: ModelSize, tokenizer: TinyTokenizer
-) -> dict[str, Any]:
+def make_config(model_type: ModelType, model_size: ModelSize, tokenizer: TinyTokenizer) -> Json:
     """The whole model's config, with the tokenizer's ids."""
     hidden_size = PREDICTOR_HIDDEN_SIZE * (2 if model_size == "1b7" else 1)
     token_ids = {
@@ -51,7 +48,7 @@ def make_config(
     )
 
 
-def _transformer(hidden_size: int) -> dict[str, Any]:
+def _transformer(hidden_size: int) -> Json:
     """Returns what the talker and its code predictor have in common."""
     return {
         "hidden_size": hidden_size,
@@ -66,7 +63,7 @@ def _transformer(hidden_size: int) -> dict[str, Any]:
     }
 
 
-def _talker(hidden_size: int, text_vocab_size: int) -> dict[str, Any]:
+def _talker(hidden_size: int, text_vocab_size: int) -> Json:
     return {
         **_transformer(hidden_size),
         "rope_scaling": {
@@ -94,7 +91,7 @@ def _talker(hidden_size: int, text_vocab_size: int) -> dict[str, Any]:
     }
 
 
-def _speaker_encoder(hidden_size: int) -> dict[str, Any]:
+def _speaker_encoder(hidden_size: int) -> Json:
     return {
         "enc_dim": hidden_size,
         "enc_channels": [16, 16, 16, 16, 48],

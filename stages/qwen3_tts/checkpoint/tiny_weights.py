@@ -1,11 +1,11 @@
 """The tiny checkpoints' weights: random, under the names of the real ones."""
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.qwen3_tts.checkpoint.noise import fill_with_noise
 from omnistage.stages.qwen3_tts.checkpoint.tiny_config import CODEC_EOS
 from omnistage.stages.qwen3_tts.speaker_encoder import SpeakerEncoder, SpeakerEncoderConfig
@@ -21,7 +21,7 @@ _EVEN_SIZE = 35
 _TABLES = ("embedding", "lm_head", "codec_head")
 
 
-def make_weights(config: Mapping[str, Any], seed: int) -> Weights:
+def make_weights(config: JsonMap, seed: int) -> Weights:
     """The talker's; in float32."""
     generator = torch.Generator().manual_seed(seed)
     weights = {
@@ -32,7 +32,7 @@ def make_weights(config: Mapping[str, Any], seed: int) -> Weights:
     return weights
 
 
-def make_speaker_encoder(config: Mapping[str, Any], seed: int) -> Weights:
+def make_speaker_encoder(config: JsonMap, seed: int) -> Weights:
     """Makes the encoder of a Base model, by its names in the checkpoint; in float32."""
     encoder = SpeakerEncoder(SpeakerEncoderConfig(**config))
     fill_with_noise(encoder, torch.Generator().manual_seed(seed))
@@ -51,7 +51,7 @@ def _noise(name: str, noise: torch.Tensor) -> torch.Tensor:
     return noise * (gain / math.sqrt(noise[0].numel()))
 
 
-def shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
+def shapes(config: JsonMap) -> Iterator[tuple[str, Shape]]:
     """Every weight's name and shape, in an order that never changes."""
     size, text_size = config["hidden_size"], config["text_hidden_size"]
     yield from _layers("talker.model", config)
@@ -64,7 +64,7 @@ def shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
     yield from _code_predictor(config["code_predictor_config"], size)
 
 
-def _code_predictor(config: Mapping[str, Any], talker_size: int) -> Iterator[tuple[str, Shape]]:
+def _code_predictor(config: JsonMap, talker_size: int) -> Iterator[tuple[str, Shape]]:
     size, codes = config["hidden_size"], config["vocab_size"]
     yield from _layers("talker.code_predictor.model", config)
     for group in range(config["num_code_groups"] - 1):
@@ -77,7 +77,7 @@ def _code_predictor(config: Mapping[str, Any], talker_size: int) -> Iterator[tup
         yield f"{name}.bias", (size,)
 
 
-def _layers(prefix: str, config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
+def _layers(prefix: str, config: JsonMap) -> Iterator[tuple[str, Shape]]:
     size, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = (config[name] * head for name in ("num_attention_heads", "num_key_value_heads"))
     layer: dict[str, Shape] = {

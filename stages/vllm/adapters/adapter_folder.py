@@ -1,10 +1,10 @@
 """A LoRA adapter's folder, as peft writes it, checked before an engine gets it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.device.stored_weights import Shapes, file_shapes
 from omnistage.stages.worker.failure import RequestError
 
@@ -41,7 +41,7 @@ def refused(problem: str) -> RequestError:
     return RequestError(400, problem, param="path", code="invalid_value")
 
 
-def _config(folder: Path) -> Mapping[str, Any]:
+def _config(folder: Path) -> JsonMap:
     file = folder / CONFIG
     if not file.is_file():
         raise refused(f"{folder} has no {CONFIG}: it is no adapter as peft writes it")
@@ -54,7 +54,7 @@ def _config(folder: Path) -> Mapping[str, Any]:
     return config
 
 
-def _rank(path: str, config: Mapping[str, Any]) -> int:
+def _rank(path: str, config: JsonMap) -> int:
     kind = config.get("peft_type", "LORA")
     if kind != "LORA":
         raise refused(f"{path} is an adapter of the type {kind}, not LORA")

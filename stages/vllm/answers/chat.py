@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from vllm.platforms import current_platform
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.vllm.answers.encoder_room import places_of, with_part
 from omnistage.stages.vllm.answers.rendering import Rendering
 from omnistage.stages.vllm.answers.traces import as_http
@@ -17,6 +18,7 @@ from omnistage.stages.vllm.compat import (
     BaseModelPath,
     ChatCompletionRequest,
     CompletionRequest,
+    LoRARequest,
     OpenAIServingChat,
     OpenAIServingCompletion,
     OpenAIServingModels,
@@ -37,11 +39,13 @@ CONSTRAINING = ("structured_outputs", "response_format", "tools")
 class ChatServing:
     """Chat and text completions of one engine, as dicts of OpenAI's chunks."""
 
-    def __init__(self, engine: AsyncLLM, name: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, engine: AsyncLLM, name: str, options: JsonMap) -> None:
         self._rendering = rendering = Rendering(engine, options)
         template = rendering.template
         models = OpenAIServingModels(engine, [BaseModelPath(name=name, model_path=name)])
-        self.loras: MutableMapping[str, Any] = models.lora_requests  # by the names of models
+        self.loras: MutableMapping[str, LoRARequest] = (
+            models.lora_requests
+        )  # by the names of models
         shared: dict[str, object] = {
             "engine_client": engine,
             "models": models,
@@ -63,7 +67,7 @@ class ChatServing:
         self._has_adapters_on_cpu = has_adapters and current_platform.is_cpu()
 
     async def stream(
-        self, request_id: str, body: Mapping[str, Any], headers: dict[str, str] | None = None
+        self, request_id: str, body: JsonMap, headers: dict[str, str] | None = None
     ) -> AsyncGenerator[Any, None]:
         """Chunks of one answer, to messages each with its token ids; raises RequestError.
 
@@ -101,9 +105,7 @@ class ChatServing:
         if not is_whole:
             raise RequestError(500, "The engine ended the answer before its usage.")
 
-    async def _begin(
-        self, request_id: str, body: Mapping[str, Any], headers: dict[str, str] | None
-    ) -> Any:
+    async def _begin(self, request_id: str, body: JsonMap, headers: dict[str, str] | None) -> Any:
         fields = {
             "model": self._name,  # unless the body has that of an adapter
             "stream_options": {"include_usage": True},
@@ -123,7 +125,7 @@ class ChatServing:
         asked_chat = ChatCompletionRequest(**fields)
         return await chat.create_chat_completion(asked_chat, as_http(headers))
 
-    def _check_stops(self, body: Mapping[str, Any]) -> None:
+    def _check_stops(self, body: JsonMap) -> None:
         """vLLM checks the ids itself since 0.32 only; its samplers write to the logits at them."""
         for token_id in body.get("stop_token_ids") or ():
             if token_id >= self._vocab_size:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from omnistage.stage_configs.json_types import JsonMap
+
 # Parts of messages by vLLM's names of what they are; a heard video has the n-th sound, too.
 KINDS = {
     "audio": ("input_audio", "audio_url", "video_url"),
@@ -36,7 +38,7 @@ def with_part(message: str, body: Mapping[str, object]) -> tuple[str, str | None
     return message.replace(found[0], f"{places[number]} ", 1), places[number]
 
 
-def places_of(body: Mapping[str, Any], modality: str) -> list[str]:
+def places_of(body: JsonMap, modality: str) -> list[str]:
     """Return the places of a body's parts that have media of vLLM's name, in order."""
     return [
         f"messages[{i}].content[{j}]"

@@ -5,12 +5,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.messages.body import Transcribe
 from omnistage.stages.vllm.answers.speech_prompts import Samples, SpeechPrompts
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind
 
 MAX_AHEAD = 8  # pieces of one audio that are transcribed at once
-Chunk = dict[str, Any]
+Chunk = Json
 
 
 class PieceTask:

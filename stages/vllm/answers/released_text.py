@@ -2,10 +2,10 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.messages.edge import NothingToSay, Open, ReleasedWords, Waits
 from omnistage.stages.messages.to_stage import Request
@@ -36,7 +36,7 @@ class ReleasedText:
         for edge in self._edges:
             edge.open.send(Chunk(self._id, Open(self._request), last=True))
 
-    def add(self, chunk: Mapping[str, Any]) -> None:
+    def add(self, chunk: JsonMap) -> None:
         """Take one chunk of the answer.
 
         While it thinks, or calls a tool, the stages that wait hear that it goes on.
@@ -79,7 +79,7 @@ class ImageCall:
         self._index: int | None = None
         self._arguments = ""
 
-    def add(self, calls: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, calls: Iterable[JsonMap]) -> None:
         """Take the pieces of calls that one chunk has; a call's name is in its first piece."""
         for call in calls:
             function = call.get("function") or {}
@@ -99,7 +99,7 @@ class ImageCall:
         return prompt if isinstance(prompt, str) else ""
 
 
-def allows_image_tool(body: Mapping[str, Any]) -> bool:
+def allows_image_tool(body: JsonMap) -> bool:
     """Returns whether a chat's answer may call the tool."""
     if body.get("tool_choice") == "none":
         return False

@@ -1,7 +1,8 @@
 """Chooses the tokens of an answer that are spoken: those whose text was released to the client."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+
+from omnistage.stage_configs.json_types import JsonMap
 
 
 class ReleasedTokens:
@@ -14,7 +15,7 @@ class ReleasedTokens:
     `text_length`: how long the text of token ids is.
     """
 
-    def __init__(self, body: Mapping[str, Any], text_length: Callable[[list[int]], int]) -> None:
+    def __init__(self, body: JsonMap, text_length: Callable[[list[int]], int]) -> None:
         self._has_stop = bool(body.get("stop"))
         self._text_length = text_length
         self._held: list[int] = []
@@ -25,14 +26,14 @@ class ReleasedTokens:
     def __len__(self) -> int:
         return len(self._released)
 
-    def add(self, chunk: Mapping[str, Any]) -> list[int]:
+    def add(self, chunk: JsonMap) -> list[int]:
         """Take one chunk of the answer; the ids that it releases."""
         before = len(self._released)
         for choice in chunk.get("choices", ()):
             self._take(choice)
         return self._released[before:]
 
-    def _take(self, choice: Mapping[str, Any]) -> None:
+    def _take(self, choice: JsonMap) -> None:
         delta = choice.get("delta", {})
         is_finished = choice.get("finish_reason") is not None
         token_ids = list(choice.get("token_ids") or ())

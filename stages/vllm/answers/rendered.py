@@ -6,13 +6,14 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.vllm.answers.encoder_room import check_each
 from omnistage.stages.vllm.answers.truncation import take_over
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.grammars.grammars import JudgedLLM
 from omnistage.stages.vllm.step.request_options import RequestOptions
 
-Rendered = Callable[[Mapping[str, Any]], RequestOptions | None]
+Rendered = Callable[[JsonMap], RequestOptions | None]
 
 
 def check_draft_sampling(sampling: SamplingParams, config: VllmConfig) -> None:

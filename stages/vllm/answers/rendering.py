@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.vllm.compat import AsyncLLM, OnlineRenderer, accepted
 from omnistage.stages.vllm.media.frames import UNASKED, samples_as_asked
 from omnistage.stages.vllm.media.media import use_received_media
@@ -14,7 +15,7 @@ STRICT = "tool_strict_level"
 class Rendering:
     """Shared by all that reads messages, so that the same ones are the same prompt everywhere."""
 
-    def __init__(self, engine: AsyncLLM, options: Mapping[str, Any]) -> None:
+    def __init__(self, engine: AsyncLLM, options: JsonMap) -> None:
         use_received_media()
         self._samples_as_asked = samples_as_asked(engine.model_config)
         self.template: dict[str, Any] = {
@@ -46,7 +47,7 @@ class Rendering:
         if "media_io_kwargs" in body and not self._samples_as_asked:
             raise RequestError(400, UNASKED, param="media_io_kwargs", code="unsupported_parameter")
 
-    def message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    def message(self, message: JsonMap) -> JsonMap:
         """A developer is a system to a template that does not know him: it would leave him out."""
         is_unknown = message["role"] == "developer" and not self._knows_developer
         return {**message, "role": "system"} if is_unknown else message

@@ -9,6 +9,7 @@ from vllm.model_executor.model_loader import get_model_cls
 from vllm.multimodal.audio import split_audio
 from vllm.renderers.inputs.preprocess import parse_model_prompt
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.body import Transcribe
 from omnistage.stages.vllm.compat import AsyncLLM, SamplingParams
 from omnistage.stages.worker.failure import RequestError
@@ -30,7 +31,7 @@ class SpeechPrompts:
             name = self._model.__name__
             raise ValueError(f"{name} does not transcribe: serve it with the kind vllm.text")
         self._speech = self._model.get_speech_to_text_config(self._config, "transcribe")
-        self._defaults: Mapping[str, Any] = self._config.get_diff_sampling_param()
+        self._defaults: JsonMap = self._config.get_diff_sampling_param()
 
     @property
     def rate_hz(self) -> int:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.body import Detokenize, Tokenize
 from omnistage.stages.messages.to_gateway import Tokenized
 from omnistage.stages.vllm.answers.chat import failed, request_error
@@ -76,7 +77,7 @@ class Tokenization:
             message = f"{largest} is no token: the model has {self._vocab_size}"
             raise RequestError(400, message, param=param, code="invalid_value")
 
-    async def _tokens(self, fields: Mapping[str, Any]) -> list[Tokenized]:
+    async def _tokens(self, fields: JsonMap) -> list[Tokenized]:
         answer = await self._tokenize(fields)
         ids = answer.tokens
         if len(ids) > MAX_TOKENS:
@@ -92,7 +93,7 @@ class Tokenization:
             for start in range(0, max(len(ids), 1), PIECE_TOKENS)
         ]
 
-    async def _tokenize(self, fields: Mapping[str, Any]) -> Any:
+    async def _tokenize(self, fields: JsonMap) -> Any:
         """vLLM's answer; of messages with the template that their chat gets."""
         self._rendering.check(fields)
         try:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from vllm.platforms import current_platform
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.device.profiler import already_profiling, not_profiling
 from omnistage.stages.vllm.adapters.adapters import Adapters
 from omnistage.stages.vllm.compat import AsyncLLM, accepted
@@ -91,7 +92,7 @@ class EngineControl:
             return ""
         return "its engine has no profiler_config"
 
-    async def obey(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, object]:
+    async def obey(self, command: str, arguments: JsonMap) -> Mapping[str, object]:
         """Do it; RequestError refuses it."""
         if "weights" in self._asleep and command in (*LORA[:3], "load_weights"):
             raise RequestError(409, "the weights are asleep; wake them first", code="sleeping")

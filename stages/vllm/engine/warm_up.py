@@ -3,12 +3,13 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.vllm.answers.chat import ChatServing
 from omnistage.stages.vllm.compat import (
     CLIENT_ERRORS,
@@ -20,7 +21,7 @@ from omnistage.stages.vllm.compat import (
 
 logger = logging.getLogger(__name__)
 
-Kind = Mapping[str, Any]
+Kind = JsonMap
 
 # vLLM's kernels for experts are tuned for these numbers of tokens and more, and compiled for each
 # at its first use. Its CUDA graphs have seen the sizes up to the largest of them; a step of a few

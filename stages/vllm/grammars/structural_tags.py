@@ -10,8 +10,9 @@ A grammar with a text that the tokenizer would write otherwise leaves all tokens
 import json
 import re
 from collections.abc import Collection, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.vllm.compat import GrammarRefused
 from omnistage.stages.vllm.grammars.kept_texts import Keeps, keeps_all
 from omnistage.stages.vllm.grammars.spelled_tokens import check_schema, fixed_texts
@@ -103,7 +104,7 @@ class _Lark:
         self._rules.append(f"{name}{options}: {body}")
         return name
 
-    def _form(self, form: dict[str, Any]) -> str:
+    def _form(self, form: Json) -> str:
         kind = form["type"]
         if kind == "or":
             return self._rule("any", " | ".join(self._form(one) for one in form["elements"]))
@@ -123,7 +124,7 @@ class _Lark:
             f"Grammar error: structural tags of the form {kind!r} are not supported"
         )
 
-    def _between_texts(self, tags: list[dict[str, Any]], triggers: list[str], is_last: bool) -> str:
+    def _between_texts(self, tags: list[Json], triggers: list[str], is_last: bool) -> str:
         """Any text, and a tag wherever one begins; the first ends the text if it is the last."""
         if len(triggers) != 1 or any(not tag["begin"].startswith(triggers[0]) for tag in tags):
             raise GrammarRefused("Grammar error: tags that begin in several ways are not supported")
@@ -134,18 +135,18 @@ class _Lark:
         begin = self._rule("begin", f"TEXT {self._text(trigger)}", "" if is_token else "[lazy]")
         return self._rule("texts", f"TEXT | {begin} {one}" if is_last else f"({begin} {one})* TEXT")
 
-    def _one_of(self, tags: list[dict[str, Any]]) -> str:
+    def _one_of(self, tags: list[Json]) -> str:
         bodies = [
             f"{self._text(tag['begin'])} {self._arguments_of(tag)} {self._text(tag['end'])}"
             for tag in tags
         ]
         return self._rule("one", " | ".join(self._rule("tag", body) for body in bodies))
 
-    def _arguments_of(self, tag: dict[str, Any]) -> str:
+    def _arguments_of(self, tag: Json) -> str:
         found = TOOL.search(tag["begin"])
         return self._arguments(tag["content"], found[1] if found else tag["begin"].strip())
 
-    def _arguments(self, content: dict[str, Any], tool: str = "") -> str:
+    def _arguments(self, content: Json, tool: str = "") -> str:
         schema = _schema(content)
         check_schema(schema, self._added_tokens)
         if tool:

@@ -7,6 +7,7 @@ from typing import Any
 from vllm.multimodal import video
 from vllm.transformers_utils import processor
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.to_gateway import Sampler
 
 # vLLM's names of its samplers.
@@ -24,7 +25,7 @@ UNASKED = (
 VARIABLE = "VLLM_VIDEO_LOADER_BACKEND"
 
 
-def sampler_of(model_config: Any, options: Mapping[str, Any]) -> Sampler | None:
+def sampler_of(model_config: Any, options: JsonMap) -> Sampler | None:
     """Return the sampler of a model, with its operator's options of videos; None: it is unknown."""
     chosen = options.get("video_backend") or _loader_of(model_config)
     return SAMPLERS.get(chosen or os.environ.get(VARIABLE))

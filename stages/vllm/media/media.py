@@ -6,13 +6,14 @@ a file is read by vLLM: a video of a model whose frames vLLM chooses in a way of
 
 import base64
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy.typing as npt
 from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, MediaConnector
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.media.frames import sampler_of
@@ -74,7 +75,7 @@ def reading_of(engine: AsyncLLM) -> Reading:
     processor = engine.renderer.get_mm_processor()
     limits = processor.info.allowed_mm_limits
     rate_hz = processor.data_parser.audio_resampler.target_sr
-    options: Mapping[str, Any] = (config.multimodal_config.media_io_kwargs or {}).get("video", {})
+    options: JsonMap = (config.multimodal_config.media_io_kwargs or {}).get("video", {})
     return Reading(
         audio_rate_hz=int(rate_hz or 0) if limits.get("audio") else None,
         takes_video=bool(limits.get("video")),

@@ -4,15 +4,15 @@ The processor puts media where it finds their markers, the first one first: a wr
 take the place of a medium. Without media a marker is text like any other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.worker.failure import RequestError
 
 MEDIA_PARTS = ("image_url", "audio_url", "video_url", "input_audio")
 
 
-def check_markers(body: Mapping[str, Any], markers: Sequence[str]) -> None:
+def check_markers(body: JsonMap, markers: Sequence[str]) -> None:
     """Raise RequestError if a chat body has media, and a marker of media in one of its texts."""
     if not _has_media(body["messages"]):
         return
@@ -25,7 +25,7 @@ def check_markers(body: Mapping[str, Any], markers: Sequence[str]) -> None:
                     raise RequestError(400, message, param=place, code="invalid_value")
 
 
-def _has_media(messages: Sequence[Mapping[str, Any]]) -> bool:
+def _has_media(messages: Sequence[JsonMap]) -> bool:
     return any(
         part["type"] in MEDIA_PARTS
         for message in messages
