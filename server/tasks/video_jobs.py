@@ -155,10 +155,10 @@ class VideoJobs:
                     self._progress[job.id] = 0
                     await self._make(job, fields)
         except ApiError as error:
-            await self._fail(job, error)
+            await self.store.end(job.failed(JobError.of(error)), {})
         except Exception:
             logger.exception("video %s failed", job.id)
-            await self._fail(job, internal_error())
+            await self.store.end(job.failed(JobError.of(internal_error())), {})
         finally:
             self._progress.pop(job.id, None)
             del self._tasks[job.id]
@@ -194,12 +194,6 @@ class VideoJobs:
     def _note(self, job_id: str, step: int, num_steps: int) -> None:
         if num_steps:
             self._progress[job_id] = min(MAX_PROGRESS, 100 * step // num_steps)
-
-    async def _fail(self, job: VideoJob, error: ApiError) -> None:
-        try:
-            await self.store.end(job.failed(JobError.of(error)), {})
-        except ApiError as unwritten:  # it is as it should be until the server ends
-            logger.error("video %s: %s", job.id, unwritten)
 
 
 def _files_of(made: MadeVideo) -> dict[str, bytes]:

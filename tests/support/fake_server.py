@@ -5,7 +5,8 @@ usual room for decoding. Its stages are fake_stage.py, which imports nothing of 
 FAKE_SERVER_MPS is the server's `--mps`, FAKE_SERVER_LOG its `--log-format`, FAKE_SERVER_LEVEL its
 `--log-level`, FAKE_SERVER_TLS a folder with its cert.pem and key.pem, FAKE_SERVER_PORT its port,
 FAKE_SERVER_DRAIN_S the graph's `drain_s`, FAKE_SERVER_HANG_UP_S how long clients that take nothing
-are waited for, FAKE_SERVER_PAGE the port of a page beside the server.
+are waited for, FAKE_SERVER_PAGE the port of a page beside the server, FAKE_SERVER_VIDEOS the folder
+of its videos and FAKE_SERVER_VIDEO_BYTES how many bytes that may have.
 """
 
 import os
@@ -15,18 +16,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.gateway import IMAGES, OMNI
+from support.gateway import IMAGES, OMNI, STUDIO
 
 from omnistage.server import serve as serving
 from omnistage.server.cli.page_process import PageProcess
-from omnistage.server.options import GatewayOptions, Tls
+from omnistage.server.options import GatewayOptions, Tls, VideoBounds
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.serve import serve
 from omnistage.server.telemetry.logs import LogFormat, LogLevel
 from omnistage.stage_configs.graph import StageGraph
 
-GRAPHS = {"omni": OMNI, "images": IMAGES}
+GRAPHS = {"omni": OMNI, "images": IMAGES, "studio": STUDIO}
 DECODE_BYTES = 512 << 20
 STAGE = Path(__file__).with_name("fake_stage.py")
 
@@ -46,7 +47,12 @@ if __name__ == "__main__":
     log_format = LogFormat(os.environ.get("FAKE_SERVER_LOG", LogFormat.TEXT))
     files = os.environ.get("FAKE_SERVER_TLS")
     tls = Tls(Path(files, "cert.pem"), Path(files, "key.pem")) if files else None
+    videos = os.environ.get("FAKE_SERVER_VIDEOS")
     options = GatewayOptions(
+        videos=VideoBounds(
+            folder=Path(videos) if videos else None,
+            max_bytes=int(os.environ.get("FAKE_SERVER_VIDEO_BYTES", 1 << 30)),
+        ),
         decode_bytes=DECODE_BYTES,
         mps=mps,
         log_format=log_format,

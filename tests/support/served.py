@@ -8,25 +8,25 @@ import time
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("fake_server.py")
+STAGES = {"omni": ("code2wav", "talker", "thinker"), "studio": ("studio",)}
 
 
 class Served:
     """A server process that is ready."""
 
-    def __init__(self, log: Path, **environment: str) -> None:
+    def __init__(self, log: Path, *, graph: str = "omni", **environment: str) -> None:
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(SCRIPT)],
+                [sys.executable, str(SCRIPT), graph],
                 env={**os.environ, **environment},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
         try:
             self.url = self._wait_for(r"listening on (https?:[\w.:/]+)")
-            self._wait_for(r"stage code2wav (ready)")
-            self._wait_for(r"stage talker (ready)")
-            self._wait_for(r"stage thinker (ready)")
+            for stage in STAGES[graph]:
+                self._wait_for(rf"stage {stage} (ready)")
         except AssertionError:
             self.process.kill()
             self.process.wait()

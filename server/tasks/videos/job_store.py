@@ -74,7 +74,8 @@ class VideoStore:
         if not self._make_room(job.num_bytes, 1):
             message = f"The server keeps {self._max_bytes >> 20} MiB of videos, and all wait."
             raise ApiError(429, message, type="requests", code="videos_full", retry_after_s=RETRY_S)
-        self._put(job)
+        self._jobs[job.id] = job
+        self._num_bytes += job.num_bytes
         try:
             await self._do(lambda: self._files.create(job, files))
         except OSError as error:
@@ -87,19 +88,30 @@ class VideoStore:
     async def end(self, job: VideoJob, files: Mapping[str, bytes]) -> None:
         """Keep how a job ended, with its files; ApiError if there is no room for them.
 
-        Nothing happens to one that was deleted meanwhile.
+        Nobody sees it before they are there. Nothing happens to one that was deleted meanwhile.
         """
-        if job.id not in self._jobs:
+        before = self._jobs.get(job.id)
+        if before is None:
             return
-        before = self._jobs[job.id].num_bytes
-        if not self._make_room(job.num_bytes - before):
+        more = job.num_bytes - before.num_bytes
+        if not self._make_room(more):
             message = f"The video is larger than the {self._max_bytes >> 20} MiB that are kept."
             raise ApiError(507, message, code="videos_full")
-        self._put(job)
+        self._num_bytes += more
         try:
             await self._do(lambda: self._files.end(job, files))
         except OSError as error:
-            raise not_stored(error) from error
+            if job.status != "failed":
+                self._num_bytes -= more
+                raise not_stored(error) from error
+            logger.error("video %s: that it failed cannot be stored: %s", job.id, error)
+        except BaseException:
+            self._num_bytes -= more
+            raise
+        if job.id in self._jobs:
+            self._jobs[job.id] = job
+        else:
+            self._num_bytes -= more
         self._expire()
 
     async def read(self, job: VideoJob, name: str) -> bytes:
@@ -123,11 +135,6 @@ class VideoStore:
 
     async def _do(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
-
-    def _put(self, job: VideoJob) -> None:
-        before = self._jobs.get(job.id)
-        self._num_bytes += job.num_bytes - (0 if before is None else before.num_bytes)
-        self._jobs[job.id] = job
 
     def _forget(self, job_id: str) -> None:
         job = self._jobs.pop(job_id, None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,63 @@ async def test_a_job_that_was_deleted_leaves_nothing_when_it_ends(tmp_path: Path
     await store.end(job(1).failed(JobError("a", "b")), {})
     assert kept(tmp_path) == {}
     assert store.page(None, 10, None, True) == ([], False)
+
+
+async def test_nobody_sees_a_completed_job_before_its_files_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = VideoStore(tmp_path, 10_000, 60)
+    await store.add(job(1), {})
+    writing, written = asyncio.Event(), threading.Event()
+    loop, end = asyncio.get_running_loop(), JobFiles.end
+
+    def slow_end(self: JobFiles, *given: Any) -> None:
+        loop.call_soon_threadsafe(writing.set)
+        assert written.wait(5)
+        end(self, *given)
+
+    monkeypatch.setattr(JobFiles, "end", slow_end)
+    done = job(1).completed((64, 48), 9, 8.0, NUM_BYTES)
+    ending = asyncio.create_task(store.end(done, MADE))
+    await writing.wait()
+    assert store.get("video_1", None).status == "queued"
+    written.set()
+    await ending
+    assert store.get("video_1", None) == done
+    assert kept(tmp_path) == {"video_1": WHOLE}
+
+
+async def test_a_job_that_is_deleted_while_its_files_are_written_frees_their_room(
+    tmp_path: Path,
+) -> None:
+    store = VideoStore(tmp_path, NUM_BYTES, 60)
+    for number in range(3):
+        await store.add(job(number), {})
+        done = job(number).completed((64, 48), 9, 8.0, NUM_BYTES)
+        ending = asyncio.create_task(store.end(done, MADE))
+        await asyncio.sleep(0)
+        if number == 1:
+            ending.cancel()
+        await store.delete(job(number).id)
+        await asyncio.wait({ending})
+    await completed(store, 5)
+    assert kept(tmp_path) == {"video_5": WHOLE}
+
+
+async def test_a_failure_that_cannot_be_written_is_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = VideoStore(tmp_path, 10_000, 60)
+    await store.add(job(1), {})
+
+    def full(self: JobFiles, *given: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(JobFiles, "end", full)
+    with pytest.raises(ApiError, match="cannot be stored"):
+        await store.end(job(1).completed((64, 48), 9, 8.0, NUM_BYTES), MADE)
+    await store.end(job(1).failed(JobError("a", "b")), {})
+    assert store.get("video_1", None).status == "failed"
 
 
 async def test_a_client_that_leaves_while_its_job_is_stored_leaves_none(tmp_path: Path) -> None:
