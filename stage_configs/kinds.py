@@ -16,7 +16,7 @@ class Payload(StrEnum):
     TOKENS = "tokens"  # token ids, as a model samples them
     ROWS = "rows"  # hidden states, one row a position
     CODES = "codes"  # codec frames
-    EMBEDS = "embeds"  # the rows of whole prompts, which a denoiser takes as they are
+    ARGUMENTS = "arguments"  # arguments of a pipeline's call: rows, ids, numbers
 
 
 Payloads = frozenset[Payload]
@@ -54,6 +54,20 @@ class PublishedReference:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenArguments:
+    """The arguments that a kind's stages give to the pipeline after them.
+
+    `replaces`: the components of the pipeline that are not loaded then. `blank`: module:function,
+    which makes arguments of no meaning for the pipeline's warm-up. It gets the pipeline's folder or
+    hub name and the other arguments of the call, and returns numbers and arrays of float32 or
+    int64 by their names, the prompt among them if the pipeline is called with one.
+    """
+
+    replaces: tuple[str, ...]
+    blank: str
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """`path`: module:Class. `engine_takes_feed`: its engine, not its process, reads the edge.
 
@@ -75,6 +89,8 @@ class Kind:
 
     `reference`: what the model of its stage, and of those after it, is compared with. `exact`: keys
     of the graph file with which its stage computes as a reference does, such as engine.dtype.
+
+    `gives`: of a kind that makes `arguments`, and of no other: those of the pipeline after it.
 
     `needs`: packages of Python that it cannot start without, and that not every kind needs.
     `uses`: others, each with what is lost without it.
@@ -102,6 +118,11 @@ class Kind:
     offer: Callable[[Checkpoint, JsonMap], Offer | None] | None = None
     reference: PublishedReference | None = None
     exact: JsonMap = field(default_factory=dict)
+    gives: GivenArguments | None = None
+
+    def __post_init__(self) -> None:
+        if (self.gives is not None) != (Payload.ARGUMENTS in self.makes):
+            raise ValueError(f"{self.path}: `gives` is of a kind that makes arguments")
 
     @property
     def has_ranks(self) -> bool:

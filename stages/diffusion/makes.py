@@ -5,6 +5,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,7 +82,39 @@ def offer(checkpoint: Checkpoint, engine: Mapping[str, object]) -> Offer | None:
     if call is None:
         return None
     call.check()
+    _check_names(call, engine)
     return Offer(frozenset({call.output}))
+
+
+def _check_names(call: PipelineSignature, engine: Mapping[str, object]) -> None:
+    """Raise ValueError for arguments in a graph file that no class of the weights takes."""
+    known = set(call.parameters)
+    for name in _classes_over(call.name):
+        other = call_of(name)
+        known |= other.parameters if other is not None else set()
+    for option in ("extra", "call_defaults"):
+        given = engine.get(option)
+        for name in given if isinstance(given, list | Mapping) else ():
+            if name not in known:
+                near = get_close_matches(str(name), known)
+                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                raise ValueError(f"{option}.{name}: {call.name} takes no {name}{hint}")
+
+
+@cache
+def _classes_over(name: str) -> frozenset[str]:
+    """Return the classes that Diffusers lists for other tasks with the weights of a class."""
+    folder = _folder()
+    text = "" if folder is None else (folder / "auto_pipeline.py").read_text("utf-8")
+    pairs = re.findall(r'\("([\w.-]+)", (\w+)\)', text)
+    families = {family for family, made in pairs if made == name}
+    return frozenset(made for family, made in pairs if family in families)
+
+
+def _folder() -> Path | None:
+    """Return the folder of Diffusers' pipelines, None where Diffusers is not installed."""
+    spec = find_spec("diffusers")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "pipelines"
 
 
 def _keys(returned: ast.expr | None) -> list[str]:
@@ -131,11 +164,11 @@ def call_of(name: str) -> PipelineSignature | None:
 
 def _classes(name: str) -> Iterator[ast.ClassDef]:
     """Yield the classes of a name among Diffusers' pipelines."""
-    spec = find_spec("diffusers")
-    if spec is None or spec.origin is None or not name.isidentifier():
+    folder = _folder()
+    if folder is None or not name.isidentifier():
         return
     declared = re.compile(rf"^class {name}\b", re.MULTILINE)
-    for file in sorted((Path(spec.origin).parent / "pipelines").rglob("*.py")):
+    for file in sorted(folder.rglob("*.py")):
         text = file.read_text("utf-8")
         if name in text and declared.search(text):
             parts = ast.parse(text).body

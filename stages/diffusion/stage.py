@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from omnistage.stages.device.compiling import count_compiles
 from omnistage.stages.diffusion.control.bound import BoundOptions
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
 from omnistage.stages.diffusion.control.defaults import DefaultOptions
+from omnistage.stages.diffusion.control.extra import ExtraOptions
 from omnistage.stages.diffusion.control.metrics import DiffusionMetrics
 from omnistage.stages.diffusion.engine.job import awaited
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
@@ -29,19 +30,30 @@ from omnistage.stages.diffusion.request.arguments import (
     frame_rate,
     num_pictures,
 )
+from omnistage.stages.diffusion.request.coming_arguments import (
+    Upstream,
+    blank_arguments,
+    placed,
+)
+from omnistage.stages.diffusion.request.extra import failure_of, spread_texts
 from omnistage.stages.diffusion.request.media import fitted, media_arguments, media_of
 from omnistage.stages.diffusion.request.needs import needed_fields, warm_up_arguments
 from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
-from omnistage.stages.diffusion.request.prompt_embeds import Upstream, blank_embeds
 from omnistage.stages.diffusion.request.prompt_text import PromptTexts
 from omnistage.stages.diffusion.request.sound import audio_of, length_for_warm_up, rate_of, sound_of
-from omnistage.stages.diffusion.request.tasks import PipelineTask, Tasks, arguments_of, makes_alpha
+from omnistage.stages.diffusion.request.tasks import (
+    PipelineTask,
+    Tasks,
+    arguments_of,
+    classes_over,
+    makes_alpha,
+)
 from omnistage.stages.diffusion.request.text_tokens import TokenCounter
 from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.request.videos import check_kind, counted, output_kind
+from omnistage.stages.messages.arguments import ArgumentsToCome
 from omnistage.stages.messages.edge import Edge, Open
-from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.worker.failure import RequestError, out_of_memory
@@ -54,7 +66,14 @@ WARM_UP_STEPS = 2
 OPTIONS = frozenset({"max_batch", "warm_up"}).union(
     *(
         options.names()
-        for options in (LoadOptions, ControlOptions, BoundOptions, DefaultOptions, RankOptions)
+        for options in (
+            LoadOptions,
+            ControlOptions,
+            BoundOptions,
+            DefaultOptions,
+            ExtraOptions,
+            RankOptions,
+        )
     )
 )
 
@@ -62,10 +81,11 @@ OPTIONS = frozenset({"max_batch", "warm_up"}).union(
 class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
-    `engine`: those of LoadOptions, ControlOptions, BoundOptions, DefaultOptions and RankOptions,
-    `max_batch` (pictures of one forward), `warm_up` (arguments of the calls that come before the
-    first request, such as a small height and width). With a stage upstream the prompts are its
-    embeddings, and the pipeline is loaded without its text encoder, or they are what it writes.
+    `engine`: those of LoadOptions, ControlOptions, BoundOptions, DefaultOptions, ExtraOptions and
+    RankOptions, `max_batch` (pictures of one forward), `warm_up` (arguments of the calls that come
+    before the first request, such as a small height and width). A stage upstream gives arguments of
+    the call, and the pipeline is loaded without the components that made them, or it writes the
+    prompts.
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -78,9 +98,11 @@ class DiffusionStage:
         self._control_options = ControlOptions.of(ports.engine)
         self._bound_options = BoundOptions.of(ports.engine)
         self._default_options = DefaultOptions.of(ports.engine)
+        self._extra_options = ExtraOptions.of(ports.engine)
         self._rank_options = RankOptions.of(ports.engine)
         self._ranks: Ranks | None = None
-        self._upstream = Upstream(ports) if Payload.EMBEDS in ports.takes else None
+        self._upstream = Upstream(ports) if Payload.ARGUMENTS in ports.takes else None
+        self._replaced = () if self._upstream is None else self._upstream.given.replaces
         self._texts = PromptTexts(ports) if Payload.TEXT in ports.takes else None
 
     async def start(self) -> Ready:
@@ -99,15 +121,16 @@ class DiffusionStage:
 
     def _read(self, folder: str | None = None) -> object:
         """The pipeline of a folder, or of ours, on the host."""
-        has_text = self._upstream is None
         model = folder or self._ports.model
-        return self._load_options.read(model, has_text=has_text, stage=self._ports.name)
+        return self._load_options.read(model, without=self._replaced, stage=self._ports.name)
 
     def _load(self) -> StepBatcher:
-        model, is_fed = self._ports.model, self._upstream is not None
+        model = self._ports.model
         if self._ranks is not None:
             self._ranks.meet()
-        loaded = self._load_options.load(model, has_text=not is_fed, stage=self._ports.name)
+        made = self._load_options.class_in(self._load_options.folder_of(model))
+        self._extra_options.check(classes_over(made))
+        loaded = self._load_options.load(model, without=self._replaced, stage=self._ports.name)
         self._loaded = loaded
         pipeline = loaded.pipeline
         known = arguments_of(pipeline)
@@ -123,14 +146,21 @@ class DiffusionStage:
             STEPS: WARM_UP_STEPS,
             **length_for_warm_up(known),
             **self._default_options.warm_up(),
+            **self._extra_options.defaults(pipeline),
             **self._ports.engine.get("warm_up", {}),
         }
         prompt: Mapping[str, object] = {"prompt": "A warm-up."}
-        if is_fed:
-            prompt = blank_embeds(model, loaded.device, loaded.dtype)
+        if self._upstream is not None:
+            blank = blank_arguments(self._upstream.given, pipeline, model, short)
+            prompt = placed(blank, loaded.device, loaded.dtype)
         once = {**counted(1, prompt, known), **short}
         task = PipelineTask.of(pipeline)
-        needed = task.needed if self._ranks else needed_fields(task, loaded.parts.dit, once)
+        if self._upstream is not None:
+            needed: Collection[str] = frozenset()  # a stage upstream brings what there is
+        elif self._ranks is not None:
+            needed = task.needed
+        else:
+            needed = needed_fields(task, loaded.parts.dit, once)
         self._tasks = Tasks.find(pipeline, needed)
         short = warm_up_arguments(task, needed, short)
         once, twice = ({**counted(num, prompt, known), **short} for num in (1, 2))
@@ -184,9 +214,12 @@ class DiffusionStage:
         media, body = fitted(task, media, body)
         keeps_size = "image" in media and self._kind == "image"
         body = self._default_options.completed(body, has_image=keeps_size)
-        prompt = await self._prompt(opened, body)
-        arguments = call_arguments(pipeline, prompt, body, opened.request.seed)
+        given, replaced = await self._arguments(opened)
+        fields = {name: value for name, value in body.items() if name not in replaced}
+        arguments = call_arguments(pipeline, fields, given, opened.request.seed)
         arguments |= media_arguments(task, media, arguments)
+        arguments |= self._extra_options.arguments(pipeline, body.get("extra"))
+        arguments = spread_texts(arguments)
         previews = None
         if body.get("partial_images"):
             previews = Previews(
@@ -230,8 +263,8 @@ class DiffusionStage:
         except torch.OutOfMemoryError as error:
             logger.error("request %s: %s", opened.id, error)
             raise out_of_memory(self._ports.name) from None
-        except ValueError as error:  # a pipeline's own check of its arguments
-            raise RequestError(400, str(error), code="invalid_value") from error
+        except Exception as error:  # noqa: BLE001 - it goes on, or is the request's own
+            raise failure_of(error, body.get("extra")) or error from None
         times.finish(num_pictures(body))
         if self._kind == "audio":
             await told.finish_sound(await asyncio.to_thread(audio_of, result))
@@ -253,16 +286,17 @@ class DiffusionStage:
         self._ports.mark(opened.id, "prompted")
         return {**opened.request.fields, "prompt": text} if text else None
 
-    async def _prompt(self, opened: Opened, body: Mapping[str, object]) -> Mapping[str, object]:
-        """The prompt as arguments: its text, or what the stage upstream made of it."""
+    async def _arguments(self, opened: Opened) -> tuple[Mapping[str, Any], Collection[str]]:
+        """Returns what the stage upstream gives to the call, and the fields that are then none."""
         if self._upstream is None or not isinstance(opened.message, Open):
-            return {"prompt": body["prompt"]}
-        embeds = await self._upstream.all_of(opened.id, opened.message.read(EmbedsToCome))
+            return {}, ()
+        to_come = opened.message.read(ArgumentsToCome)
+        coming = await self._upstream.all_of(opened.id, to_come)
         self._ports.mark(opened.id, "embedded")
-        return embeds.arguments(self._loaded.device, self._loaded.dtype)
+        return coming.arguments(self._loaded.device, self._loaded.dtype), to_come.replaces
 
     def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
-        """Rows of a prompt's embeddings, or its words."""
+        """A part of the call's arguments, or words of its prompt."""
         if self._upstream is not None:
             self._upstream.receive(receiver, chunk)
         elif self._texts is not None:

@@ -57,6 +57,12 @@ class Rows(Message, frozen=True):
     row: int = 0
 
 
+class Ids(Message, frozen=True):
+    """An argument of a pipeline that is ids: tensor `ids` int64, whole."""
+
+    argument: str
+
+
 class RowsReleased(Message, frozen=True):
     """The number of a request's leading rows that are for the target; no more after the last."""
 
@@ -77,9 +83,9 @@ class Lead(msgspec.Struct, frozen=True):
     num_frames: int
 
 
-Edge = Open | NothingToSay | Waits | ReleasedWords | StageTokens | Rows | RowsReleased | Codes
+Edge = Open | NothingToSay | Waits | ReleasedWords | StageTokens | Rows | Ids | RowsReleased | Codes
 EDGE: Messages[Edge] = Messages(
-    Open, NothingToSay, Waits, ReleasedWords, StageTokens, Rows, RowsReleased, Codes
+    Open, NothingToSay, Waits, ReleasedWords, StageTokens, Rows, Ids, RowsReleased, Codes
 )
 
 

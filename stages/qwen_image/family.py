@@ -1,7 +1,7 @@
 """Qwen-Image's text encoder as a family; its denoiser is a pipeline of Diffusers."""
 
 from omnistage.stage_configs.family import Family
-from omnistage.stage_configs.kinds import Kind, Payload, payloads
+from omnistage.stage_configs.kinds import GivenArguments, Kind, Payload, payloads
 from omnistage.stage_configs.own_arguments import TEXT_ENCODER
 
 HERE = "omnistage.stages.qwen_image"
@@ -14,7 +14,8 @@ FAMILY = Family(
             frozenset(),
             samples=False,
             is_parallel=True,
-            makes=payloads(Payload.EMBEDS),
+            makes=payloads(Payload.ARGUMENTS),
+            gives=GivenArguments(("text_encoder", "tokenizer"), f"{HERE}.blank:blank_embeds"),
             sets=TEXT_ENCODER,
             needs=("vllm", "diffusers"),
         ),

@@ -13,8 +13,8 @@ from vllm.platforms import current_platform
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stage_configs.own_arguments import ROWS_OF_ALL_POSITIONS, with_own
+from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
 from omnistage.stages.messages.edge import Open, Rows, described
-from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.qwen_image.text_encoder_model import text_config
 from omnistage.stages.vllm.answers.traces import trace_headers
@@ -86,7 +86,7 @@ class TextEncoder(EngineStage):
             )
         bridge = BridgeConfig(
             HIDDEN_STATES,
-            sinks=sinks_of(ports.downstream, Payload.EMBEDS),
+            sinks=sinks_of(ports.downstream, Payload.ARGUMENTS),
             ledger=ports.ledger,
         )
         options = {
@@ -116,8 +116,12 @@ class TextEncoder(EngineStage):
             for field, given in asked.items()
         }
         first = self._tokens.num_dropped
-        lengths = {name: [len(ids) - first for ids in rows] for name, rows in texts.items()}
-        announced = Open(opened.request, described(EmbedsToCome(first, lengths)))
+        to_come = {
+            name: RowsToCome(first, [len(ids) - first for ids in rows], mask=f"{name}_mask")
+            for name, rows in texts.items()
+        }
+        about = ArgumentsToCome(rows=to_come, replaces=list(TEXTS))
+        announced = Open(opened.request, described(about))
         edges = self._ports.live(opened.request)
         for edge in edges:
             edge.open.send(Chunk(request_id, announced, last=True))

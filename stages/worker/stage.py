@@ -166,6 +166,7 @@ class StagePorts:
     upstream: dict[Receiver[Edge], str] = field(default_factory=dict)
     takes: Payloads = frozenset()  # what the edges to it bring
     source: str = ""  # the stage upstream, of a stage that does not join
+    source_kind: str = ""  # and its kind
     deadlines: Deadlines = field(default_factory=Deadlines)
     ledger: str = ""  # the file where its engine counts what it holds
     num_lanes: int = 1  # engines that share its work

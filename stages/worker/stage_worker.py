@@ -162,6 +162,7 @@ class StageWorker:
         for edge, source in graph.sources_of(self._name):
             ends = source, self._name
             ports.source = edge.source
+            ports.source_kind = graph.stages[edge.source].kind
             ports.takes |= graph.carried(edge)
             self._opens[self._port(edge, opens_address(*ends)).receiver()] = edge.source
             sources = num_lanes(graph.stages[edge.source].engine)

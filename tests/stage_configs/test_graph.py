@@ -183,7 +183,7 @@ def test_an_edge_carries_what_both_of_its_ends_know(tmp_path: Path) -> None:
         ("thinker", "dit"): {Payload.TEXT},
     }
     split = load_graph(GRAPHS / "qwen_image_split.yaml")
-    assert [set(split.carried(edge)) for edge in split.edges] == [{Payload.EMBEDS}]
+    assert [set(split.carried(edge)) for edge in split.edges] == [{Payload.ARGUMENTS}]
 
 
 def test_a_stage_with_two_edges_from_it_has_the_paths_of_its_outputs(tmp_path: Path) -> None:

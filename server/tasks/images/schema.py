@@ -8,10 +8,10 @@ from pydantic import BeforeValidator, Field
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.server.common.errors import invalid
-from omnistage.server.common.fields import RequestFields
 from omnistage.server.media.images import Encoding, InputImages
 from omnistage.server.runtime.request import GraphRequest
 from omnistage.server.tasks.chat.schema import Loras
+from omnistage.server.tasks.images.extra import ExtraFields
 from omnistage.stage_configs.sampling import Count, Flag, Number, Seed
 from omnistage.stages.messages.body import Draw, GivenMedium
 from omnistage.stages.messages.to_stage import Request
@@ -34,6 +34,7 @@ SENT_ON = (
     "partial_images",
     "lora",
     "step_cache",
+    "extra",
 )
 Side = Annotated[Count, Field(ge=MIN_SIDE, le=MAX_SIDE)]
 Scale = Annotated[Number, Field(ge=0, le=100)]
@@ -54,7 +55,7 @@ def checked_prompt(value: object) -> object:
 Prompts = Annotated[str | list[str], BeforeValidator(checked_prompt)]
 
 
-class ImageRequest(RequestFields):
+class ImageRequest(ExtraFields):
     """OpenAI's fields, and below them ours."""
 
     ignored = IGNORED

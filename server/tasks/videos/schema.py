@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from omnistage.server.common.errors import invalid
-from omnistage.server.common.fields import RequestFields
 from omnistage.server.tasks.chat.schema import Loras
+from omnistage.server.tasks.images.extra import ExtraFields
 from omnistage.server.tasks.images.schema import MAX_PROMPT, Scale, sides_of
 from omnistage.stage_configs.sampling import Count, Flag, Number, Seed
 from omnistage.stage_configs.work import WorkBound
@@ -15,7 +15,6 @@ DEFAULT_FPS = 16.0  # of a pipeline that knows none
 MAX_FRAMES = 1024
 MIN_FPS, MAX_FPS = 1, 120
 MAX_SECONDS = 3600
-MAX_EXTRA = 64
 # In a form these are words; the others are JSON's numbers, booleans and objects, written out.
 WORDS = frozenset({"prompt", "model", "size", "negative_prompt", "seconds"})
 # What is not sent on under its own name.
@@ -35,7 +34,7 @@ Seconds = Annotated[Annotated[Number, Field(gt=0, le=MAX_SECONDS)], BeforeValida
 Prompt = Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)]
 
 
-class VideoEditRequest(RequestFields):
+class VideoEditRequest(ExtraFields):
     """A video made from another, whose size and length it has; the pipeline has the last word."""
 
     ignored = frozenset({"user"})
@@ -52,7 +51,6 @@ class VideoEditRequest(RequestFields):
     lora: Loras | None = None
     step_cache: Flag | None = None
     audio: Flag | None = None
-    extra: Annotated[dict[str, Any], Field(max_length=MAX_EXTRA)] | None = None
 
     def to_fields(self, work: WorkBound) -> dict[str, Any]:
         """Return what the stages get, all but the seed; `work`: of the stage that makes videos.

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from omnistage.stages.diffusion.merging.calls import PLAIN, tensors_in
+from omnistage.stages.diffusion.merging.calls import tensors_in
+from omnistage.stages.diffusion.merging.containers import PLAIN
 
 ENCODER_PREFIX = "text_encoder"
 

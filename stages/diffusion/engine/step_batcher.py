@@ -9,6 +9,7 @@ lanes, so that steps do not wait for them.
 """
 
 import itertools
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from omnistage.stages.diffusion.blocks.compiled import is_compiled
+from omnistage.stages.diffusion.engine.changed_attention import attention_kept
 from omnistage.stages.diffusion.engine.compute_threads import ComputeThreads, run_here
 from omnistage.stages.diffusion.engine.hidden_state import HiddenState
 from omnistage.stages.diffusion.engine.job import Job, wait_for_turn
@@ -30,9 +32,9 @@ from omnistage.stages.diffusion.engine.side_lane import MAX_ROWS, Errand, SideLa
 from omnistage.stages.diffusion.engine.speed import Speed, Stopwatch, Trials
 from omnistage.stages.diffusion.engine.step_count import Report, StepCount
 from omnistage.stages.diffusion.engine.switchboard import Switchboard, find_denoisers, side_targets
-from omnistage.stages.diffusion.loading.components import modules_in
+from omnistage.stages.diffusion.loading.components import controls_in, modules_in
 from omnistage.stages.diffusion.merging.calls import Call
-from omnistage.stages.diffusion.merging.learning import first_calls, learn
+from omnistage.stages.diffusion.merging.learning import calls_of_two, first_calls, learn
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.merging.stopping import Checkpoints
 from omnistage.stages.diffusion.merging.targets import (
@@ -42,6 +44,8 @@ from omnistage.stages.diffusion.merging.targets import (
     joined,
     outcomes,
 )
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -88,6 +92,8 @@ class StepBatcher:
         self._changed = threading.Condition()
         self._is_closed = False
         self._denoisers = denoisers or find_denoisers(pipeline)
+        self._controls = controls_in(pipeline)
+        self._runs_one = False  # a request at a time
         self._device = next(next(iter(self._denoisers.values())).parameters()).device
         self._switchboard = Switchboard()
         # Without lanes all is computed in the engine's thread.
@@ -100,10 +106,10 @@ class StepBatcher:
         if has_side_lanes:
             max_rows = min(MAX_ROWS, max_batch)
             self._lanes = SideLanes(self._take_back, self._device, self._compute, max_rows)
-            for owner, method, component in list(side_targets(pipeline, self._denoisers)):
+            for owner, method, component in list(side_targets(pipeline, self._stepped)):
                 self._switchboard.connect(owner, method, component, wait_for_turn)
         for name, target in targets.items():
-            self._switchboard.connect(self._denoisers[name], "forward", target, wait_for_turn)
+            self._switchboard.connect(self._stepped[name], "forward", target, wait_for_turn)
         parts = [*self._denoisers.values(), *(part for _, part in modules_in(pipeline))]
         self._checkpoints = Checkpoints(parts, self._device)
         self._thread = threading.Thread(target=self._run, name="omnistage-dit", daemon=True)
@@ -189,27 +195,39 @@ class StepBatcher:
         self, once: Mapping[str, object], twice: Mapping[str, object], measures_speed: bool
     ) -> dict[str, Denoiser]:
         watch = Stopwatch(self._pipeline, self._denoisers, self._device)
-        with watch.timed() as took_once:
-            first = first_calls(self._pipeline, self._denoisers, once)
+        with watch.timed() as took_once, attention_kept(self._denoisers) as is_kept:
+            first = first_calls(self._pipeline, self._stepped, once)
         with watch.timed() as took_twice:
-            second = first_calls(self._pipeline, self._denoisers, twice)
+            second = calls_of_two(self._pipeline, self._stepped, once, twice, first)
         warm_up = took_once()
         if measures_speed and warm_up is not None:
             self.speed = warm_up.best(took_twice())
             modules = chain(*(module.modules() for module in self._denoisers.values()))
             if not any(map(is_compiled, modules)):  # each size would be compiled
                 self.speed = Trials(self._pipeline, once, watch).speed(self.speed)
-        if not first:
+        if not self._denoisers.keys() & first.keys():
             names = ", ".join(self._denoisers)
             raise ValueError(f"the pipeline did not call its denoiser: {names}")
+        if not is_kept():
+            logger.warning("the pipeline changes its denoiser in a call: one request at a time")
+            self._runs_one = True
+        if not second:
+            logger.warning("the pipeline makes one picture in a call: no forwards are shared")
         made = {}
         axes = None
-        for name, module in self._denoisers.items():
+        for name, module in self._stepped.items():
             if name in first and name in second:
                 axes = learn(module, first[name], second[name])
+            elif name in self._controls:
+                axes = None
             # one that two short calls do not reach is of the same kind as the one before it
             made[name] = Denoiser(name, module.forward, axes, self._beside)
         return made
+
+    @property
+    def _stepped(self) -> dict[str, torch.nn.Module]:
+        """Returns the modules that run at each step: requests share their forwards."""
+        return {**self._denoisers, **self._controls}
 
     def _take_back(self, batch: Sequence[Errand], behind: Sequence[Errand]) -> None:
         """In a lane's thread."""
@@ -236,11 +254,12 @@ class StepBatcher:
         with self._changed:
             while not (self._has_news or self._has_steps):
                 self._changed.wait()
-            new, self._new = self._new, []
+            last = len(self._new) if not self._runs_one else int(not self._jobs)
+            new, self._new = self._new[:last], self._new[last:]
             pings, self._pings = self._pings, []
             done, self._done = self._done, []
             passed, self._passed = self._passed, []
-            if self._is_closed and not self._jobs and not new:
+            if self._is_closed and not self._jobs and not (new or self._new):
                 return False
         for ping in pings:
             ping.set_result(None)
@@ -273,7 +292,7 @@ class StepBatcher:
     @property
     def _has_news(self) -> bool:
         return bool(
-            self._new
+            (self._new and not (self._runs_one and self._jobs))
             or self._pings
             or self._orders
             or self._done

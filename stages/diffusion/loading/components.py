@@ -123,8 +123,17 @@ def _found(owner: Any) -> Iterator[tuple[str, Module, str]]:
         yield name, module, _role(own, module, holder, [one.strip() for one in order.split("->")])
 
 
+def controls_in(pipeline: Any) -> dict[str, Module]:
+    """Return a pipeline's modules that run at each step beside its denoiser, by dotted name."""
+    return {name: module for name, module in modules_in(pipeline) if _is_control(type(module))}
+
+
+def _is_control(made: type) -> bool:
+    return "controlnet" in made.__name__.lower()
+
+
 def _role(name: str, module: Module, holder: Any, order: list[str]) -> str:
-    if "controlnet" in type(module).__name__.lower():
+    if _is_control(type(module)):
         return "resident"  # runs at each step, beside the denoiser
     if can_decode(module):
         return "vae"
@@ -147,8 +156,7 @@ def denoises(made: type) -> bool:
     """Returns whether a module of this class takes a time step, and makes nothing of latents."""
     if not issubclass(made, Module) or can_decode(made):
         return False
-    is_control = "controlnet" in made.__name__.lower()
-    return not is_control and _takes_time(made.forward)
+    return not _is_control(made) and _takes_time(made.forward)
 
 
 def can_decode(part: Module | type) -> bool:

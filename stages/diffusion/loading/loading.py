@@ -49,7 +49,6 @@ from omnistage.stages.messages.loading import Phase, tell_loading
 
 T = TypeVar("T")
 
-TEXT_PARTS = ("text_encoder", "tokenizer")
 LOAD_FORMATS = ("auto", "default", "dummy")
 HOST = torch.device("cpu")
 UNNAMED = "dit"  # a stage, where none is served
@@ -119,12 +118,14 @@ class LoadOptions(EngineOptions):
         if self.pipeline_class is not None:
             check_class(made)
 
-    def load(self, model: str, has_text: bool = True, stage: str = UNNAMED) -> LoadedPipeline:
+    def load(
+        self, model: str, without: Collection[str] = (), stage: str = UNNAMED
+    ) -> LoadedPipeline:
         """The pipeline on its device; raises ValueError if it does not fit or has no denoiser.
 
-        Without text: without all that only encodes its prompts.
+        `without` these of its components.
         """
-        return self.place(self.read(model, device_of(self.device), has_text, stage))
+        return self.place(self.read(model, device_of(self.device), without, stage))
 
     def load_denoisers(
         self, model: str, device: torch.device, stage: str = UNNAMED, has_tiled: bool = False
@@ -197,7 +198,7 @@ class LoadOptions(EngineOptions):
         self,
         model: str,
         device: torch.device = HOST,
-        has_text: bool = True,
+        without: Collection[str] = (),
         stage: str = UNNAMED,
         only_denoisers: bool = False,
         has_tiled: bool = False,
@@ -210,30 +211,28 @@ class LoadOptions(EngineOptions):
         if self.pipeline_class is None:
             offer(Checkpoint(str(folder)), {})
         check_no_modules(self.custom_pipeline_args, classes_in(folder))
-        left_out = {} if has_text else dict.fromkeys(text_parts(folder))
+        left_out = dict.fromkeys(without)
         if only_denoisers:
-            kept = self.denoisers_in(folder) | (self.tiled_in(folder) if has_tiled else {})
-            left_out = {name: None for name in classes_in(folder) if name not in kept}
+            used = self.denoisers_in(folder) | (self.tiled_in(folder) if has_tiled else {})
+            left_out = {name: None for name in classes_in(folder) if name not in used}
         maker = device_of(self.device) if device == HOST else device
         usual = "float32" if maker.type == "cpu" else "bfloat16"
         dtype = dtype_of(self.dtype or usual)
         made = class_of(self.pipeline_class)
         is_offloaded = self.offload is not None
         if self.load_format != "dummy":
-            sizes = without(left_out, sizes_of(folder, dtype))
+            sizes = others(left_out, sizes_of(folder, dtype))
             self._check_fit(stage, device, dtype, self._placed(sizes, folder))
             tell_loading(Phase.READING, total_bytes=sum(sizes.values()))
             given = {**left_out, **self.custom_pipeline_args}
             return made.from_pretrained(folder, dtype=dtype, **given)
-        components = without(left_out, empty_components(folder, dtype))
+        components = others(left_out, empty_components(folder, dtype))
         sizes = {name: num_bytes(one) for name, one in components.items()}
         self._check_fit(stage, device, dtype, self._placed(sizes, folder))
         waiting = self.denoisers_in(folder) if self.shard > 1 else ()
         for name, module in components.items():
             fill(module, maker, HOST if is_offloaded or name in waiting else device)
-        if made is DiffusionPipeline:  # which would not take its subclasses' optional components
-            name = json.loads((folder / INDEX).read_text())["_class_name"]
-            made = getattr(diffusers, name)
+        made = self.class_in(folder)  # DiffusionPipeline would not take optional components
         given = {**components, **left_out, **self.custom_pipeline_args}
         return made.from_pretrained(folder, dtype=dtype, **given)
 
@@ -244,6 +243,13 @@ class LoadOptions(EngineOptions):
             name: -(-size // self.shard) if name in denoisers else size
             for name, size in sizes.items()
         }
+
+    def class_in(self, folder: Path) -> Any:
+        """The pipeline class that a folder is loaded as."""
+        made = class_of(self.pipeline_class)
+        if made is not DiffusionPipeline:
+            return made
+        return getattr(diffusers, json.loads((folder / INDEX).read_text())["_class_name"], made)
 
     def folder_of(self, model: str) -> Path:
         """The folder of a pipeline, fetched from the hub if it is none."""
@@ -283,13 +289,7 @@ def folder_of(model: str, has_weights: bool) -> Path:
     return Path(snapshot_download(model, allow_patterns=list(WITHOUT_WEIGHTS)))
 
 
-def text_parts(folder: Path) -> list[str]:
-    """The components that only encode a pipeline's prompts."""
-    index = json.loads((folder / INDEX).read_text())
-    return [name for name in index if name.startswith(TEXT_PARTS)]
-
-
-def without(names: Collection[str], parts: Mapping[str, T]) -> dict[str, T]:
+def others(names: Collection[str], parts: Mapping[str, T]) -> dict[str, T]:
     """All parts but these."""
     return {name: part for name, part in parts.items() if name not in names}
 

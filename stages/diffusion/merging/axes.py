@@ -5,23 +5,28 @@ as the other.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 
 from omnistage.stages.diffusion.merging.calls import Arguments, is_same
+from omnistage.stages.diffusion.merging.containers import is_object, leaves, outline, rebuilt
 from omnistage.stages.diffusion.merging.text_padding import TextPadding
+
+InnerAxes = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
     """For each argument that grows with the batch, its axis; of a list it is 0.
 
-    `probe`: an argument whose size along its axis is the batch. `shared`: arguments that were a
-    tensor or list and did not grow. `spread`: numbers that may be given one a row. `has_row_lists`:
-    lists of the results have an item a row.
+    `probe`: an argument whose size along its axis is the batch. `shared`: arguments that had a
+    tensor or were a list, and did not grow. `spread`: numbers that may be given one a row.
+    `has_row_lists`: lists of the results have an item a row. `inner`: arguments that hold tensors
+    which grow, such as a ControlNet's list of residuals, with the axis of each tensor (None: it
+    does not grow). `objects`: the outlines of arguments that are objects; another one runs alone.
     """
 
     by_name: Mapping[str, int]
@@ -30,6 +35,8 @@ class Axes:
     spread: frozenset[str] = frozenset()
     paddings: tuple[TextPadding, ...] = ()
     has_row_lists: bool = False
+    inner: Mapping[str, InnerAxes] = field(default_factory=dict)
+    objects: Mapping[str, Hashable] = field(default_factory=dict)
 
     @classmethod
     def learn(cls, once: Arguments, twice: Arguments) -> "Axes":
@@ -42,8 +49,14 @@ class Axes:
         probes = sorted(axes, key=lambda name: not isinstance(once[name], torch.Tensor))
         if not probes:
             raise ValueError("no argument of the denoiser grows with the number of pictures")
+        inner = {}
+        for name, value in once.items():
+            found = None if name in axes else _inner_axes(value, twice.get(name))
+            if found is not None:
+                inner[name] = found
         shared = {name for name, value in once.items() if _has_rows(value)} - axes.keys()
-        return cls(axes, probes[0], frozenset(shared))
+        objects = {name: outline(value) for name, value in once.items() if is_object(value)}
+        return cls(axes, probes[0], frozenset(shared - inner.keys()), inner=inner, objects=objects)
 
     def with_spread(self, names: Sequence[str]) -> "Axes":
         """With numbers that may differ from row to row."""
@@ -80,12 +93,20 @@ class Axes:
         size = self.size(arguments)
         if not all(padding.fits(arguments) for padding in self.paddings):
             return False
-        return all(
-            _length(value, self.by_name[name]) in (None, size)
-            if name in self.by_name
-            else name in self.shared or not _has_rows(value)
-            for name, value in arguments.items()
-        )
+        return all(self._fits(name, value, size) for name, value in arguments.items())
+
+    def _fits(self, name: str, value: object, size: int) -> bool:
+        if is_object(value) and self.objects.get(name) != outline(value):
+            return False
+        if name in self.inner:
+            tensors = list(leaves(value))
+            return len(tensors) == len(self.inner[name]) and all(
+                axis is None or _length(tensor, axis) == size
+                for tensor, axis in zip(tensors, self.inner[name], strict=True)
+            )
+        if name in self.by_name:
+            return _length(value, self.by_name[name]) in (None, size)
+        return name in self.shared or not _has_rows(value)
 
     def key(self, arguments: Arguments) -> Hashable:
         """Equal for calls that may be one: same arguments, types and shapes but for the batch."""
@@ -93,6 +114,8 @@ class Axes:
         masks = {padding.mask for padding in self.paddings}
         return tuple(
             (name, form(value, self.by_name.get(name), 1 if name in lengths else None))
+            if name not in self.inner
+            else (name, outline(value), tuple(map(form, leaves(value), self.inner[name])))
             for name, value in sorted(arguments.items())
             if name not in masks
         )
@@ -100,7 +123,15 @@ class Axes:
     def may_join(self, one: Arguments, other: Arguments) -> bool:
         """Returns whether two calls of equal keys agree in all that has no batch axis."""
         return all(
-            name in self.by_name or is_same(value, other[name]) for name, value in one.items()
+            name in self.by_name or is_same(value, other[name])
+            for name, value in one.items()
+            if name not in self.inner
+        ) and all(
+            axis is not None or is_same(mine, its)
+            for name in self.inner.keys() & one.keys()
+            for mine, its, axis in zip(
+                leaves(one[name]), leaves(other[name]), self.inner[name], strict=True
+            )
         )
 
     def merge(self, calls: Sequence[Arguments]) -> dict[str, object]:
@@ -118,6 +149,13 @@ class Axes:
                 merged[name] = torch.cat(values, dim=axis)
             else:
                 merged[name] = [item for value in values for item in value]
+        for name in self.inner.keys() & merged.keys():
+            columns = zip(*(leaves(call[name]) for call in calls), strict=True)
+            tensors = (
+                column[0] if axis is None else torch.cat(column, dim=axis)
+                for column, axis in zip(columns, self.inner[name], strict=True)
+            )
+            merged[name] = rebuilt(merged[name], tensors)
         return merged
 
     def take_apart(self, arguments: Arguments, num_parts: int) -> list[Arguments]:
@@ -125,12 +163,15 @@ class Axes:
         size = self.size(arguments)
         bounds = [size * part // num_parts for part in range(num_parts + 1)]
         return [
-            {
-                name: _some_rows(value, self.by_name.get(name), start, stop)
-                for name, value in arguments.items()
-            }
+            {name: self._rows(name, value, start, stop) for name, value in arguments.items()}
             for start, stop in pairwise(bounds)
         ]
+
+    def _rows(self, name: str, value: Any, start: int, stop: int) -> Any:
+        if name not in self.inner:
+            return _some_rows(value, self.by_name.get(name), start, stop)
+        parts = zip(leaves(value), self.inner[name], strict=True)
+        return rebuilt(value, (_some_rows(one, axis, start, stop) for one, axis in parts))
 
 
 def _some_rows(value: Any, axis: int | None, start: int, stop: int) -> Any:
@@ -152,11 +193,26 @@ def form(value: object, *free_axes: int | None) -> Hashable:
         return list, frozenset(form(item, None) for item in value)
     if _has_rows(value) or isinstance(value, Mapping):
         return type(value).__name__
-    return repr(value)
+    return outline(value)
 
 
 def _has_rows(value: object) -> bool:
+    if is_object(value):
+        return any(True for _ in leaves(value))
     return isinstance(value, torch.Tensor | list | tuple)
+
+
+def _inner_axes(once: object, twice: object) -> InnerAxes | None:
+    """Return the axis along which each tensor in an argument doubled; None if none did."""
+    if isinstance(once, torch.Tensor) or outline(once) != outline(twice):
+        return None
+    pairs = list(zip(leaves(once), leaves(twice), strict=True))
+    axes = tuple(_doubled(one, other) for one, other in pairs)
+    is_grown = all(
+        axis is not None or one.shape == other.shape
+        for (one, other), axis in zip(pairs, axes, strict=True)
+    )
+    return axes if is_grown and any(axis is not None for axis in axes) else None
 
 
 def _doubled(once: object, twice: object) -> int | None:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache
 
+from omnistage.stages.diffusion.merging.containers import is_object, leaves, outline
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.merging.stopping import Cancellation
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 
 Arguments = Mapping[str, Any]
-PLAIN = (bool, int, float, str, type(None), torch.dtype)  # what has no parts
 
 # How far a result may be from the one that it must equal: its distance over its length, in epsilons
 # of its type. Other kernels round otherwise; a row that another one changed is farther.
@@ -70,31 +70,37 @@ def _flat(arguments: Arguments, prefix: str = "") -> Iterator[tuple[str, object]
             yield prefix + name, value
 
 
-def split(result: object, sizes: Sequence[int]) -> list[object]:
+def split(result: object, sizes: Sequence[int], has_row_lists: bool = False) -> list[object]:
     """A result for each of the calls that were merged: tensors have the batch first.
 
-    Raises ValueError or RuntimeError for what has no rows.
+    `has_row_lists`: its lists have an item a row; other lists have their tensors' rows. Raises
+    ValueError or RuntimeError for what has no rows.
     """
     if isinstance(result, torch.Tensor):
         return list(result.split(list(sizes)))
-    if isinstance(result, list) and len(result) == sum(sizes):  # a list of rows
+    if has_row_lists and isinstance(result, list) and len(result) == sum(sizes):
         rows = iter(result)
         return [[next(rows) for _ in range(size)] for size in sizes]
     if isinstance(result, Cache):
         return list(_split_cache(result, sizes))
     if isinstance(result, tuple | list):
-        parts = [split(item, sizes) for item in result]
+        parts = [split(item, sizes, has_row_lists) for item in result]
         made = list if isinstance(result, list) else tuple
         return [made(part[index] for part in parts) for index in range(len(sizes))]
     if isinstance(result, Mapping):  # a ModelOutput, too
-        split_values = {name: split(value, sizes) for name, value in result.items()}
+        split_values = {name: split(value, sizes, has_row_lists) for name, value in result.items()}
         return [
-            type(result)(**{name: values[index] for name, values in split_values.items()})
+            _mapping(result, {name: values[index] for name, values in split_values.items()})
             for index in range(len(sizes))
         ]
     if result is None or isinstance(result, bool | int | float | str):
         return [result] * len(sizes)
     raise ValueError(f"a result of type {type(result).__name__} cannot be taken apart")
+
+
+def _mapping(like: Any, values: Mapping[Any, object]) -> Any:
+    """Return a dict, or an output of a model, with these values."""
+    return dict(values) if type(like) is dict else type(like)(**values)
 
 
 def joined_rows(results: Sequence[Any], has_row_lists: bool = False) -> Any:
@@ -114,7 +120,7 @@ def joined_rows(results: Sequence[Any], has_row_lists: bool = False) -> Any:
         return type(first)(joined_rows(part, has_row_lists) for part in parts)
     if isinstance(first, Mapping):
         values = {name: [one[name] for one in results] for name in first}
-        return type(first)(**{k: joined_rows(v, has_row_lists) for k, v in values.items()})
+        return _mapping(first, {k: joined_rows(v, has_row_lists) for k, v in values.items()})
     if first is None or isinstance(first, bool | int | float | str):
         return first
     raise ValueError(f"results of type {type(first).__name__} cannot be put together")
@@ -168,6 +174,9 @@ def is_same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(is_same(one[k], other[k]) for k in one)
     if isinstance(one, tuple | list):
         return len(one) == len(other) and all(map(is_same, one, other))
+    if is_object(one):  # by what it is made of: few define what makes two of them equal
+        pairs = zip(leaves(one), leaves(other), strict=True)
+        return outline(one) == outline(other) and all(torch.equal(a, b) for a, b in pairs)
     return bool(one == other)
 
 

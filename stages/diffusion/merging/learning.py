@@ -7,12 +7,13 @@ import copy
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from omnistage.stages.device.memory import is_out_of_memory
 from omnistage.stages.diffusion.merging.axes import Axes
 from omnistage.stages.diffusion.merging.calls import (
     Arguments,
@@ -23,6 +24,7 @@ from omnistage.stages.diffusion.merging.calls import (
     nested,
     split,
 )
+from omnistage.stages.diffusion.merging.containers import is_object
 from omnistage.stages.diffusion.merging.text_padding import TextPadding, candidates
 from omnistage.stages.diffusion.profiles.profile import profile_of
 
@@ -35,10 +37,11 @@ EXTRA_TOKENS = (1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
-    """One call of a denoiser and its result."""
+    """One call of a denoiser and its result; `changed`: objects that it wrote to."""
 
     arguments: Arguments
     result: object
+    changed: frozenset[str] = frozenset()
 
 
 @torch.inference_mode()
@@ -54,33 +57,86 @@ def first_calls(
 
 @contextmanager
 def _noted(modules: Mapping[str, torch.nn.Module], seen: dict[str, SeenCall]) -> Iterator[None]:
-    hooks = []
-    for name, module in modules.items():
-        signature = inspect.signature(module.forward)
-
-        def note(
-            module: torch.nn.Module,
-            args: Any,
-            kwargs: Any,
-            result: object,
-            name: str = name,
-            signature: inspect.Signature = signature,
-        ) -> None:
-            if name not in seen:
-                given = copy.deepcopy(bind(signature, args, kwargs))
-                seen[name] = SeenCall(given, copy.deepcopy(result))
-
-        hooks.append(module.register_forward_hook(note, with_kwargs=True))
-    try:
+    with ExitStack() as hooks:
+        for name, module in modules.items():
+            notes = _Notes(name, inspect.signature(module.forward), seen)
+            for hook in (
+                module.register_forward_pre_hook(notes.before, with_kwargs=True),
+                module.register_forward_hook(notes.after, with_kwargs=True),
+            ):
+                hooks.callback(hook.remove)
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+
+
+class _Notes:
+    """Notes the first call of a module, as it was before the module changed its arguments."""
+
+    def __init__(self, name: str, signature: inspect.Signature, seen: dict[str, SeenCall]) -> None:
+        self._name = name
+        self._signature = signature
+        self._seen = seen
+        self._arguments: Arguments | None = None
+
+    def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """Note the arguments."""
+        if self._arguments is None:
+            self._arguments = copy.deepcopy(bind(self._signature, args, kwargs))
+
+    def after(self, module: torch.nn.Module, args: Any, kwargs: Any, result: object) -> None:
+        """Note the result, and which objects were changed."""
+        if self._name in self._seen or self._arguments is None:
+            return
+        given = bind(self._signature, args, kwargs)
+        changed = (
+            name
+            for name, value in self._arguments.items()
+            if is_object(value) and not is_same(value, given[name])
+        )
+        result = copy.deepcopy(result)
+        self._seen[self._name] = SeenCall(self._arguments, result, frozenset(changed))
+
+
+def calls_of_two(
+    pipeline: Any,
+    modules: Mapping[str, torch.nn.Module],
+    once: Arguments,
+    twice: Arguments,
+    seen: Mapping[str, SeenCall],
+) -> dict[str, SeenCall]:
+    """Return the first calls of modules in a call of twice as many pictures, {} without one.
+
+    `seen`: those of the call with `once`. Some pipelines make one of each prompt, whatever number
+    is wanted: then of two prompts.
+    """
+    prompts = {"prompt": [once["prompt"]] * 2} if isinstance(once.get("prompt"), str) else {}
+    for arguments in (twice, {**once, **prompts}):
+        try:
+            made = first_calls(pipeline, modules, arguments)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            logger.warning("a call for two pictures failed", exc_info=True)
+            continue
+        if any(_grows(seen[name], made[name]) for name in seen.keys() & made.keys()):
+            return made
+    return {}
+
+
+def _grows(once: SeenCall, twice: SeenCall) -> bool:
+    try:
+        Axes.learn(once.arguments, twice.arguments)
+    except ValueError:
+        return False
+    return True
 
 
 @torch.inference_mode()
 def learn(module: torch.nn.Module, once: SeenCall, twice: SeenCall) -> Axes | None:
     """How calls of a denoiser may be merged; None: not at all."""
+    if once.changed | twice.changed:
+        names = ", ".join(sorted(once.changed | twice.changed))
+        logger.warning("%s writes to its argument %s: runs alone", type(module).__name__, names)
+        return None
     row_lists = has_row_lists(once.result, twice.result)
     axes = replace(Axes.learn(once.arguments, twice.arguments), has_row_lists=row_lists)
     forward: Callable[..., object] = module.forward
@@ -122,14 +178,26 @@ def _may_merge(forward: Callable[..., object], axes: Axes, once: SeenCall, twice
         if all(is_close(seen.result, row) for seen, row in zip((once, twice), rows, strict=True)):
             return True
         others = [calls[0], _with_other_rows(axes, calls[1])]
-        return is_same(rows[0], _merged(forward, axes, others)[0])
+        is_apart = is_same(rows[0], _merged(forward, axes, others)[0])
+        return is_apart and _may_turn(forward, axes, calls[1])
     except Exception:
         logger.warning("two merged calls failed", exc_info=True)
         return False
 
 
 def _merged(forward: Callable[..., object], axes: Axes, calls: Sequence[Arguments]) -> list[object]:
-    return split(forward(**nested(axes.merge(calls))), [axes.size(call) for call in calls])
+    sizes = [axes.size(call) for call in calls]
+    return split(forward(**nested(axes.merge(calls))), sizes, axes.has_row_lists)
+
+
+def _may_turn(forward: Callable[..., object], axes: Axes, call: Arguments) -> bool:
+    """Returns whether a row's result is the same at another place of a batch of the same size.
+
+    It is not where parts of a batch have a meaning of their own, as with perturbed attention.
+    """
+    rows = axes.take_apart(call, axes.size(call))
+    turned = _merged(forward, axes, rows[::-1])[::-1]
+    return all(map(is_close, _merged(forward, axes, rows), turned))
 
 
 def _with_other_rows(axes: Axes, call: Arguments) -> Arguments:

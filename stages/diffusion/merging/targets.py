@@ -11,15 +11,16 @@ import torch
 from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.diffusion.merging.axes import Axes, form
 from omnistage.stages.diffusion.merging.calls import (
-    PLAIN,
     Arguments,
     Call,
     bind,
+    has_row_lists,
     is_close,
     joined_rows,
     nested,
     split,
 )
+from omnistage.stages.diffusion.merging.containers import PLAIN
 from omnistage.stages.diffusion.merging.stopping import Cancelled, Stopped, stoppable
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 
@@ -87,8 +88,11 @@ class Denoiser:
             return self._run_beside(self._beside, calls)
         if len(calls) == 1:
             return [self._forward(**nested(calls[0].arguments))]
-        merged = self._merged(calls)
-        return split(self._forward(**nested(merged)), [call.size for call in calls])
+        return self._split(self._forward(**nested(self._merged(calls))), calls)
+
+    def _split(self, result: object, calls: Sequence[Call]) -> list[object]:
+        has_row_lists = self._axes is not None and self._axes.has_row_lists
+        return split(result, [call.size for call in calls], has_row_lists)
 
     def _merged(self, calls: Sequence[Call]) -> Arguments:
         if len(calls) == 1:
@@ -108,7 +112,7 @@ class Denoiser:
         return [
             row
             for part, result in zip(parts, results, strict=True)
-            for row in (split(result, [call.size for call in part]) if part[1:] else [result])
+            for row in (self._split(result, part) if part[1:] else [result])
         ]
 
     def _rows(self, call: Call, num_parts: int) -> list[Arguments]:
@@ -145,7 +149,9 @@ class Component:
         self._method = method
         self._signature = inspect.signature(method)
         self._may_merge = may_merge
-        self._is_safe: dict[Hashable, bool] = {}  # by what the calls are like, but for shapes
+        # By what the calls are like, but for shapes.
+        self._is_safe: dict[Hashable, bool] = {}
+        self._has_row_lists: dict[Hashable, bool] = {}
 
     def call(self, args: Sequence[object], kwargs: Arguments) -> Call:
         """With its place among others."""
@@ -168,10 +174,12 @@ class Component:
             return [self._alone(calls[0])]
         kind = _kind(calls[0])
         if kind in self._is_safe:
-            return self._together(calls)
+            return self._split(self._together(calls), calls)
         singles = [self._alone(call) for call in calls]
         try:
-            self._is_safe[kind] = is_close(singles, self._together(calls))
+            merged = self._together(calls)
+            self._has_row_lists[kind] = has_row_lists(singles[0], merged)
+            self._is_safe[kind] = is_close(singles, self._split(merged, calls))
         except Stopped:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, they may not be merged
@@ -185,14 +193,18 @@ class Component:
     def _alone(self, call: Call) -> object:
         return self._method(**nested(call.arguments))
 
-    def _together(self, calls: Sequence[Call]) -> list[object]:
+    def _split(self, result: object, calls: Sequence[Call]) -> list[object]:
+        sizes = [call.size for call in calls]
+        return split(result, sizes, self._has_row_lists.get(_kind(calls[0]), False))
+
+    def _together(self, calls: Sequence[Call]) -> object:
         merged = {
             name: torch.cat([call.arguments[name] for call in calls])
             if isinstance(value, torch.Tensor)
             else value
             for name, value in calls[0].arguments.items()
         }
-        return split(self._method(**nested(merged)), [call.size for call in calls])
+        return self._method(**nested(merged))
 
 
 def _kind(call: Call) -> Hashable:

@@ -28,16 +28,17 @@ RATES = ("frame_rate", "fps")  # a video's, as pipelines that are told call it
 
 
 def call_arguments(
-    pipeline: Any, prompt: Mapping[str, Any], body: Mapping[str, Any], seed: int | None
+    pipeline: Any, body: Mapping[str, Any], given: Mapping[str, Any], seed: int | None
 ) -> dict[str, Any]:
-    """Arguments of one request's call; `prompt`: its text, or embeddings in place of it.
+    """Arguments of one request's call: those of its fields, and those that are `given` upstream.
 
     Raises RequestError for a field that the pipeline does not take.
     """
     known = arguments_of(pipeline)
+    prompt = {**({"prompt": body["prompt"]} if "prompt" in body else {}), **given}
     arguments = counted(body.get("n") or 1, prompt, known) | {"output_type": "np"}
     for name in FIELDS:
-        if body.get(name) is None or f"{name}_embeds" in arguments:
+        if body.get(name) is None or name in given:
             continue
         if name not in known:
             raise RequestError(400, f"this pipeline takes no {name}", param=name)

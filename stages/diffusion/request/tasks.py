@@ -245,12 +245,8 @@ def other_classes(made: type, given: Collection[str]) -> list[Any]:
     They are made of what is `given`, a pipeline's components and configuration; those that want
     more are left out.
     """
-    name = made.__name__
-    families = {key for each in MAPPINGS for key, one in each.items() if one.__name__ == name}
-    names = [one.__name__ for each in MAPPINGS for key, one in each.items() if key in families]
-    names += [one for row in MORE if name in row for one in row]
-    others = dict.fromkeys(one for one in names if one != name)
-    return [found for one in others if _is_made_of(found := getattr(diffusers, one), given)]
+    others = classes_over(made)[1:]
+    return [one for one in others if _is_made_of(one, given)]
 
 
 def _is_made_of(made: Any, given: Collection[str]) -> bool:
@@ -262,6 +258,16 @@ def _is_made_of(made: Any, given: Collection[str]) -> bool:
     if missing:
         logger.info("no %s: the model has no %s", made.__name__, ", ".join(missing))
     return not missing
+
+
+def classes_over(made: type) -> list[Any]:
+    """Return a pipeline's class, and Diffusers' for other tasks with the same weights."""
+    name = made.__name__
+    families = {key for each in MAPPINGS for key, one in each.items() if one.__name__ == name}
+    names = [one.__name__ for each in MAPPINGS for key, one in each.items() if key in families]
+    names += [one for row in MORE if name in row for one in row]
+    others = dict.fromkeys(one for one in names if one != name)
+    return [made, *(getattr(diffusers, one) for one in others)]
 
 
 def _wanted(made: Any) -> dict[str, inspect.Parameter]:

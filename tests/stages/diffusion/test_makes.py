@@ -130,3 +130,21 @@ def test_parameters_are_those_of_the_class(name: str) -> None:
 @pytest.mark.parametrize(("made", "output"), [(Unknown, "image"), (Singer, "audio")])
 def test_what_a_user_s_class_makes_is_told_by_its_arguments(made: type, output: str) -> None:
     assert signature_of(made).output == output
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"extra": ["clip_skip", "sigmaz"]}, r"extra\.sigmaz: .*Pipeline takes no sigmaz; did you"),
+        ({"call_defaults": {"layers": 4}}, r"call_defaults\.layers: .* takes no layers"),
+    ],
+)
+def test_an_argument_that_no_class_over_the_weights_takes_is_refused_by_check(
+    engine: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    checkpoint = Checkpoint(str(folder_of(tmp_path, "StableDiffusion3Pipeline")))
+    with pytest.raises(ValueError, match=message):
+        offer(checkpoint, engine)
+    right = {"extra": ["padding_mask_crop"], "call_defaults": {"max_sequence_length": 64}}
+    assert offer(checkpoint, right) == IMAGE  # the first is the inpainting class's
+    assert offer(checkpoint, {"extra": False}) == IMAGE

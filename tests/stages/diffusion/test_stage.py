@@ -19,7 +19,7 @@ from omnistage.stages.worker.stage import StagePorts
     [
         (
             {"steps": 3},
-            "unknown engine argument steps; allowed: attention, compile, custom_pipeline_args",
+            "unknown engine argument steps; allowed: attention, call_defaults, compile",
         ),
         ({"dtype": "int8"}, "dtype 'int8' is none of float32"),
         ({"load_format": "pt"}, "load_format 'pt' is none of auto, default, dummy"),

@@ -9,6 +9,7 @@ from omnistage.connectors.codec import decode, encode
 from omnistage.connectors.messages import M, Message, Messages, UnknownMessage
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages import addresses, edge, to_gateway, to_stage
+from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
 from omnistage.stages.messages.body import (
     AnyBody,
     Chat,
@@ -21,7 +22,6 @@ from omnistage.stages.messages.body import (
     Tokenize,
     VoiceSample,
 )
-from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.families import MetricFamily
 
 REQUEST = to_stage.Request(
@@ -86,6 +86,7 @@ SAID: list[tuple[Messages[Any], Message]] = [
     (edge.EDGE, edge.ReleasedWords("é\n")),
     (edge.EDGE, edge.StageTokens()),
     (edge.EDGE, edge.Rows("prompt_embeds", 1)),
+    (edge.EDGE, edge.Ids("prior_token_ids")),
     (edge.EDGE, edge.RowsReleased(12)),
     (edge.EDGE, edge.Codes()),
 ]
@@ -114,10 +115,11 @@ def all_below(kind: type[Message]) -> set[type[Message]]:
 
 
 def test_what_an_edge_announces_is_read_by_who_knows_it() -> None:
-    about = EmbedsToCome(34, {"prompt_embeds": [5, 3]})
+    rows = {"prompt_embeds": RowsToCome(34, [5, 3], mask="prompt_embeds_mask")}
+    about = ArgumentsToCome(rows, {"ids": [1, 9]}, {"height": 64, "is_on": True}, ["prompt"])
     opened = through(edge.EDGE, edge.Open(REQUEST, edge.described(about)))
     assert isinstance(opened, edge.Open)
-    assert (opened.request, opened.read(EmbedsToCome)) == (REQUEST, about)
+    assert (opened.request, opened.read(ArgumentsToCome)) == (REQUEST, about)
 
 
 @pytest.mark.parametrize(

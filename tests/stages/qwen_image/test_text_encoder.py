@@ -17,10 +17,10 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import Payload, payloads
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stages.diffusion.request.prompt_embeds import PromptEmbeds
+from omnistage.stages.diffusion.request.coming_arguments import ComingArguments
+from omnistage.stages.messages.arguments import ArgumentsToCome
 from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.edge import EDGE, Edge, Open
-from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
@@ -48,7 +48,7 @@ class Harness:
         self._opens = opens
         self._rows = rows
         self.num_chunks = 0
-        self._announced: dict[str, PromptEmbeds] = {}
+        self._announced: dict[str, ComingArguments] = {}
 
     async def embeds(self, name: str, body: Mapping[str, Any]) -> Arguments:
         """Serve one request; what its pipeline would be given."""
@@ -64,7 +64,7 @@ class Harness:
     def _look(self) -> None:
         while (chunk := self._opens.receive()) is not None:
             assert isinstance(chunk.message, Open)
-            self._announced[chunk.request_id] = PromptEmbeds(chunk.message.read(EmbedsToCome))
+            self._announced[chunk.request_id] = ComingArguments(chunk.message.read(ArgumentsToCome))
         while (chunk := self._rows.receive()) is not None:
             self._rows.grant(chunk.request_id)
             self.num_chunks += 1
@@ -86,7 +86,7 @@ async def encoder(
     options = load_graph(GRAPHS / "qwen_image_split.yaml").stages["text_encoder"].engine
     # Prompts in several pieces, and more requests than run at once.
     options = {**options, "max_num_batched_tokens": 128, "max_num_seqs": 3}
-    downstream = Downstream("dit", payloads(Payload.EMBEDS), opens, feed, port, [1])
+    downstream = Downstream("dit", payloads(Payload.ARGUMENTS), opens, feed, port, [1])
     stage = TextEncoder(
         StagePorts("text_encoder", str(tiny_qwen_image), options, {}, outputs, [downstream])
     )

@@ -1,4 +1,4 @@
-"""Rows of hidden states, however they come, as the arguments of a pipeline."""
+"""Rows and ids from upstream, however they come, as the arguments of a pipeline."""
 
 import asyncio
 import shutil
@@ -13,10 +13,16 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
-from omnistage.stages.diffusion.request.prompt_embeds import PromptEmbeds, Upstream
-from omnistage.stages.messages.edge import EDGE, Rows
+from omnistage.stage_configs.kinds import GivenArguments
+from omnistage.stages.diffusion.request.coming_arguments import (
+    ComingArguments,
+    Upstream,
+    blank_arguments,
+    placed,
+)
+from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome, Value
+from omnistage.stages.messages.edge import EDGE, Ids, Rows
 from omnistage.stages.messages.edge import Edge as Message
-from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.stage import StagePorts
@@ -24,7 +30,9 @@ from omnistage.stages.worker.stage import StagePorts
 CPU = torch.device("cpu")
 FIRST = 34
 LENGTHS = {"prompt_embeds": [5, 3], "negative_prompt_embeds": [2]}
-TO_COME = EmbedsToCome(FIRST, LENGTHS)
+TO_COME = ArgumentsToCome(
+    {name: RowsToCome(FIRST, lengths, mask=f"{name}_mask") for name, lengths in LENGTHS.items()}
+)
 
 
 def rows(name: str, row: int) -> torch.Tensor:
@@ -62,24 +70,90 @@ def check(arguments: Mapping[str, torch.Tensor]) -> None:
 
 
 def test_rows_are_put_where_they_belong() -> None:
-    embeds = PromptEmbeds(TO_COME)
+    coming = ComingArguments(TO_COME)
     for number, piece in enumerate(PARTS):
-        assert not embeds.is_complete, number
-        embeds.add(part(*piece))
-        embeds.add(Chunk("a", Rows(), last=True))  # the end of a text has no rows
-    assert embeds.is_complete
-    check(embeds.arguments(CPU, torch.float32))
+        assert not coming.is_complete, number
+        coming.add(part(*piece))
+        coming.add(Chunk("a", Rows(), last=True))  # the end of a text has no rows
+    assert coming.is_complete
+    check(coming.arguments(CPU, torch.float32))
 
 
 def test_rows_of_bfloat16_keep_their_values() -> None:
     hidden = torch.tensor([[1.5, -2.25]], dtype=torch.bfloat16)
     sent = Tensor("bfloat16", (1, 2), bytearray(hidden.view(torch.uint8).numpy().tobytes()))
     positions = Tensor.from_numpy(np.array([FIRST], np.int32))
-    embeds = PromptEmbeds(EmbedsToCome(FIRST, {"prompt_embeds": [1]}))
+    coming = ComingArguments(ArgumentsToCome({"prompt_embeds": RowsToCome(FIRST, [1])}))
     tensors = {"hidden": sent, "positions": positions}
-    embeds.add(Chunk("a", Rows("prompt_embeds", 0), FIRST, tensors))
-    assert torch.equal(embeds.arguments(CPU, torch.bfloat16)["prompt_embeds"][0], hidden)
-    assert embeds.arguments(CPU, torch.float32)["prompt_embeds"].dtype == torch.float32
+    coming.add(Chunk("a", Rows("prompt_embeds", 0), FIRST, tensors))
+    assert torch.equal(coming.arguments(CPU, torch.bfloat16)["prompt_embeds"][0], hidden)
+    assert coming.arguments(CPU, torch.float32)["prompt_embeds"].dtype == torch.float32
+
+
+IDS = np.arange(12, dtype=np.int64) + (1 << 40)
+
+
+def ids_of(argument: str) -> Chunk[Message]:
+    return Chunk("a", Ids(argument), 0, {"ids": Tensor.from_numpy(IDS)}, last=True)
+
+
+@pytest.mark.parametrize("mask", ["", "prompt_attention_mask"])
+def test_arguments_have_the_names_types_and_shapes_that_were_announced(mask: str) -> None:
+    values: dict[str, Value] = {"height": 64, "guidance_scale": 1.5, "is_on": True}
+    rows = {"prompt_embeds": RowsToCome(FIRST, [5, 3], mask=mask)}
+    coming = ComingArguments(ArgumentsToCome(rows, {"prior_token_ids": [1, 3, 4]}, values))
+    coming.add(part("prompt_embeds", 0, 0, 5))
+    coming.add(part("prompt_embeds", 1, 0, 3))
+    assert not coming.is_complete
+    coming.add(ids_of("prior_token_ids"))
+    assert coming.is_complete
+    arguments = coming.arguments(CPU, torch.bfloat16)
+    dtypes = {name: one.dtype for name, one in arguments.items() if torch.is_tensor(one)}
+    masks = {mask: torch.int64} if mask else {}
+    assert dtypes == {"prompt_embeds": torch.bfloat16, "prior_token_ids": torch.int64, **masks}
+    assert arguments["prior_token_ids"].tolist() == IDS.reshape(1, 3, 4).tolist()
+    assert {name: arguments[name] for name in values} == values
+    assert arguments.keys() == {*dtypes, *values}
+
+
+def test_arguments_that_are_all_known_wait_for_nothing() -> None:
+    assert ComingArguments(ArgumentsToCome(values={"height": 64})).is_complete
+
+
+class TakesIds:
+    """A pipeline that is called with ids."""
+
+    def __call__(self, prompt: str, ids: torch.Tensor, height: int, embeds: torch.Tensor) -> None:
+        """Make nothing."""
+
+
+def blank(model: str, call: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "prompt": model,
+        "ids": np.zeros(2, np.int64),
+        "embeds": np.zeros(2, np.float32),
+        "height": call["height"],
+    }
+
+
+def blank_unknown(model: str, call: Mapping[str, object]) -> dict[str, object]:
+    return {"prior": 1}
+
+
+def given(name: str) -> GivenArguments:
+    return GivenArguments((), f"{__name__}:{name}")
+
+
+def test_stand_ins_of_a_warm_up_are_made_by_the_kind_upstream() -> None:
+    made = blank_arguments(given("blank"), TakesIds(), "folder", {"height": 32})
+    made = placed(made, CPU, torch.bfloat16)
+    assert (made["prompt"], made["height"]) == ("folder", 32)
+    assert (made["ids"].dtype, made["embeds"].dtype) == (torch.int64, torch.bfloat16)
+
+
+def test_a_pipeline_that_does_not_take_what_upstream_gives_is_refused() -> None:
+    with pytest.raises(ValueError, match="gives prior, which TakesIds does not take"):
+        blank_arguments(given("blank_unknown"), TakesIds(), "folder", {})
 
 
 class Edge:
@@ -93,6 +167,7 @@ class Edge:
         self.receiver: Receiver[Message] = connector.receiver("encoder.dit.rows", EDGE)
         self._outputs = connector.sender("dit.gateway")
         ports = StagePorts("dit", "a", {}, {}, self._outputs, source="encoder")
+        ports.source_kind = "qwen_image.text_encoder"
         ports.ledger = str(directory / "dit.held")
         ports.deadlines = Deadlines(first_chunk_s=0.1, next_chunk_s=0.1)
         self._ledger = Ledger(directory / "dit.held")

@@ -1,0 +1,160 @@
+"""Arguments of a pipeline's call that a stage upstream makes."""
+
+import asyncio
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import Receiver
+from omnistage.stage_configs.families import KINDS
+from omnistage.stage_configs.kinds import GivenArguments
+from omnistage.stages.device.dtypes import dtype_of
+from omnistage.stages.diffusion.request.tasks import arguments_of
+from omnistage.stages.messages.arguments import ArgumentsToCome
+from omnistage.stages.messages.edge import Edge, Ids, Rows
+from omnistage.stages.worker.ledger import Held, Ledger
+from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.watch import Watch, overdue
+
+
+class ComingArguments:
+    """One request's: rows and ids are put where they belong, however they come."""
+
+    def __init__(self, to_come: ArgumentsToCome) -> None:
+        self._to_come = to_come
+        self._rows: dict[str, torch.Tensor] = {}
+        self._masks = {name: mask_of(one.lengths) for name, one in to_come.rows.items()}
+        self._missing = {name: mask.bool() for name, mask in self._masks.items()}
+        self._ids: dict[str, torch.Tensor] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Returns whether all that was announced is there."""
+        has_ids = self._ids.keys() == self._to_come.ids.keys()
+        return has_ids and not any(missing.any() for missing in self._missing.values())
+
+    def add(self, chunk: Chunk[Edge]) -> None:
+        """Take rows of one text, or ids; a chunk that only ends a text has none."""
+        message = chunk.message
+        if isinstance(message, Rows) and "hidden" in chunk.tensors:
+            self._add_rows(message, chunk)
+        elif isinstance(message, Ids):
+            ids = torch.from_numpy(chunk.tensors["ids"].numpy().copy())
+            self._ids[message.argument] = ids.view(self._to_come.ids[message.argument])
+
+    def _add_rows(self, message: Rows, chunk: Chunk[Edge]) -> None:
+        name, row = message.text, message.row
+        sent = chunk.tensors["hidden"]
+        hidden = torch.frombuffer(sent.data, dtype=dtype_of(sent.dtype)).view(sent.shape)
+        places = torch.from_numpy(chunk.tensors["positions"].numpy()).long()
+        places -= self._to_come.rows[name].first
+        if name not in self._rows:
+            self._rows[name] = hidden.new_zeros(*self._masks[name].shape, hidden.shape[1])
+        self._rows[name][row, places] = hidden
+        self._missing[name][row, places] = False
+
+    def arguments(self, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+        """Rows [texts, longest, size], padded with zeros, and their masks; ids; numbers."""
+        masks = {
+            one.mask: self._masks[name] for name, one in self._to_come.rows.items() if one.mask
+        }
+        return {
+            **{name: rows.to(device, dtype) for name, rows in self._rows.items()},
+            **{name: one.to(device) for name, one in (masks | self._ids).items()},
+            **self._to_come.values,
+        }
+
+
+class Upstream:
+    """The requests whose arguments come from the stage upstream; `given`: what its kind says."""
+
+    def __init__(self, ports: StagePorts) -> None:
+        given = KINDS[ports.source_kind].gives
+        assert given is not None  # of a kind that makes arguments
+        self.given: GivenArguments = given
+        self._ports = ports
+        self._ledger = Ledger(Path(ports.ledger)) if ports.ledger else None
+        self._waiting: dict[str, tuple[ComingArguments, Watch, asyncio.Event]] = {}
+
+    async def all_of(self, request_id: str, to_come: ArgumentsToCome) -> ComingArguments:
+        """All that was announced; RequestError when it does not come in time."""
+        coming = ComingArguments(to_come)
+        watch, has_come = Watch(self._ports.deadlines), asyncio.Event()
+        self._waiting[request_id] = coming, watch, has_come
+        self._count()
+        try:
+            while not coming.is_complete:
+                has_come.clear()
+                async with asyncio.timeout_at(watch.due_at):
+                    await has_come.wait()
+        except TimeoutError:
+            raise overdue(self._ports.source, self._ports.name) from None
+        finally:
+            del self._waiting[request_id]
+            self._count()
+        return coming
+
+    def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
+        """A part of an argument; its request's task may not have begun yet."""
+        if chunk.request_id in self._waiting:
+            self._add(receiver, chunk)
+        else:
+            asyncio.get_running_loop().call_soon(self._add, receiver, chunk)
+
+    def _add(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
+        receiver.grant(chunk.request_id)
+        waiting = self._waiting.get(chunk.request_id)
+        if waiting is not None:
+            coming, watch, has_come = waiting
+            coming.add(chunk)
+            watch.restart()
+            has_come.set()
+
+    def _count(self) -> None:
+        if self._ledger is not None:
+            self._ledger.write(Held.LATE_INPUTS, len(self._waiting))
+
+    def close(self) -> None:
+        """Let the ledger go."""
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+def mask_of(lengths: list[int]) -> torch.Tensor:
+    """int64 [texts, longest]: 1 where a text has a row."""
+    return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+
+
+def blank_arguments(
+    given: GivenArguments, pipeline: object, model: str, call: Mapping[str, object]
+) -> dict[str, Any]:
+    """Arguments of no meaning for a warm-up `call`, as the kind of the stage upstream makes them.
+
+    Raises ValueError for one that the pipeline does not take.
+    """
+    module, _, name = given.blank.partition(":")
+    made: dict[str, Any] = getattr(import_module(module), name)(model, call)
+    unknown = sorted(made.keys() - arguments_of(pipeline).keys())
+    if unknown:
+        taker = type(pipeline).__name__
+        raise ValueError(f"the stage upstream gives {unknown[0]}, which {taker} does not take")
+    return made
+
+
+def placed(
+    arguments: Mapping[str, Any], device: torch.device, dtype: torch.dtype
+) -> dict[str, Any]:
+    """Arguments whose arrays are tensors on a device, those of floats in the pipeline's dtype."""
+    return {name: _placed(value, device, dtype) for name, value in arguments.items()}
+
+
+def _placed(value: object, device: torch.device, dtype: torch.dtype) -> object:
+    if not isinstance(value, np.ndarray):
+        return value
+    tensor = torch.from_numpy(value).to(device)
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor

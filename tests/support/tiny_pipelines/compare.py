@@ -1,0 +1,104 @@
+"""Compares calls of a pipeline below an engine with those of a bare twin."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from support.tiny_pipelines.build import build
+from support.tiny_pipelines.calls import arguments
+
+from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
+from omnistage.stages.diffusion.request.tasks import arguments_of
+from omnistage.stages.diffusion.request.videos import counted
+
+PIXEL = 1 / 256
+NUM_TOGETHER = 3
+TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Distances of a class's calls from the bare ones, and how its forwards were shared.
+
+    `alone`, `together`: the largest difference of two values, pixels of 0..1 or samples.
+    `batches`: forwards of the calls together, by how many of them shared one.
+    """
+
+    alone: float
+    together: float
+    batches: Mapping[int, int]
+    seconds: float
+
+    @property
+    def shared(self) -> str:
+        """Returns `all`, `some` or `none`: forwards that all of the calls shared."""
+        if set(self.batches) == {NUM_TOGETHER}:
+            return "all"
+        return "some" if max(self.batches) > 1 else "none"
+
+
+def compare(made: Any) -> Comparison:
+    """Make the calls of a class alone and together, and those of its twin."""
+    began = time.monotonic()
+    bare, pipeline = build(made), build(made)
+    seeds = range(NUM_TOGETHER)
+    with torch.inference_mode():
+        wanted = [bare(**arguments(bare, seed)) for seed in seeds]
+    known = arguments_of(pipeline)
+    short = arguments(pipeline, 0, num_inference_steps=2)
+    once, double = ({**short, **counted(num, {"prompt": short["prompt"]}, known)} for num in (1, 2))
+    with closing(StepBatcher(pipeline, once, double)) as engine:
+        alone = [result for seed in seeds for result in _results(engine, pipeline, [seed])]
+        together = _results(engine, pipeline, seeds)
+    # Without lanes all come to their first step at the same time.
+    with closing(StepBatcher(pipeline, once, double, has_side_lanes=False)) as engine:
+        in_step = _results(engine, pipeline, seeds)
+        batches = dict(engine.batch_sizes)
+    gap = max(distance(together, wanted), distance(in_step, wanted))
+    return Comparison(distance(alone, wanted), gap, batches, time.monotonic() - began)
+
+
+def _results(engine: StepBatcher, pipeline: Any, seeds: Sequence[int]) -> list[Any]:
+    """Return the results of calls that begin at the same time."""
+    is_held, all_are_there = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_held.set()
+        all_are_there.wait()
+
+    engine.between_steps(hold)
+    is_held.wait()
+    jobs = [engine.submit(**arguments(pipeline, seed)) for seed in seeds]
+    all_are_there.set()
+    return [job.result.result(TIMEOUT_S) for job in jobs]
+
+
+def distance(results: Sequence[Any], wanted: Sequence[Any]) -> float:
+    """Return the largest difference of results from those that they must equal."""
+    pairs = zip(arrays(results), arrays(wanted), strict=True)
+    return max(_gap(one, other) for one, other in pairs)
+
+
+def _gap(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
+    assert one.shape == other.shape, (one.shape, other.shape)
+    return float(np.abs(one.astype(np.float64) - other).max())
+
+
+def arrays(result: Any) -> Iterator[npt.NDArray[Any]]:
+    """Yield all pixels and samples of a result, one image or tensor after another."""
+    if isinstance(result, torch.Tensor):
+        yield result.float().numpy()
+    elif isinstance(result, Mapping):
+        yield from arrays(list(result.values()))
+    elif isinstance(result, list | tuple):
+        for one in result:
+            yield from arrays(one)
+    elif result is not None and not isinstance(result, bool | int | float | str):
+        array = np.asarray(result)
+        yield array / 255 if array.dtype == np.uint8 else array

@@ -1,0 +1,153 @@
+"""Settings that the pipelines of a class need beside the rules of `build` and `calls`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from diffusers import (
+    ClassifierFreeGuidance,
+    CogVideoXDDIMScheduler,
+    DDPMScheduler,
+    LCMScheduler,
+    SCMScheduler,
+)
+from support.tiny_if import make_tiny_if
+from support.tiny_pipelines.sizes import LATENT, PACKED, SDXL
+from support.tiny_pipelines.texts import make_processor
+
+from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE, make_t5, make_vae
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Components of a class of pipelines with other sizes, and arguments of its calls.
+
+    `parts`: sizes that differ, by component, or a function that makes it. `call`: arguments beside
+    those of every class; a function gets the request's seed. `without`: arguments that the class
+    must not get.
+    """
+
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    call: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+
+    def then(self, other: "Recipe") -> "Recipe":
+        """Return a recipe with what the other one changes."""
+        merged = {
+            name: {**mine, **value}
+            if isinstance(mine := self.parts.get(name), dict) and isinstance(value, dict)
+            else value
+            for name, value in other.parts.items()
+        }
+        parts = {**self.parts, **merged}
+        return Recipe(parts, {**self.call, **other.call}, (*self.without, *other.without))
+
+
+class HarmlessText(torch.nn.Module):
+    """A safety checker that finds nothing."""
+
+    def check_text_safety(self, prompt: str) -> bool:
+        """Return that a prompt may be used."""
+        return True
+
+    def check_video_safety(self, frames: Any) -> Any:
+        """Return the frames."""
+        return frames
+
+
+def if_unet(**more: Any) -> Any:
+    """Return the U-Net of DeepFloyd IF with some other settings."""
+    unet = make_tiny_if().unet
+    return type(unet)(**{**unet.config, **more}).eval() if more else unet
+
+
+def if_scheduler() -> DDPMScheduler:
+    """Return IF's scheduler, of few steps."""
+    return DDPMScheduler(num_train_timesteps=100, variance_type="learned_range")
+
+
+PLAIN = {"use_resolution_binning": False}
+IF_PARTS = {"unet": if_unet, "scheduler": if_scheduler, "requires_safety_checker": lambda: False}
+UPSCALER = {
+    "unet": lambda: if_unet(in_channels=6, class_embed_type="timestep"),
+    "image_noising_scheduler": if_scheduler,
+}
+COSMOS = {"safety_checker": HarmlessText}
+TEMPLATE = {"template": "{}", "crop_start": 0}
+WIDE = {"vae": lambda: make_vae(16), "transformer": {"in_channels": 16, "out_channels": 16}}
+SMALL_VAE = {"base_dim": 4, "dim_mult": [1, 1, 1, 1], "temperal_downsample": [False, True, True]}
+I2V = {"in_channels": 3 * LATENT}
+
+# By the beginning of a class's name; a later one changes what an earlier one says.
+FAMILIES: tuple[tuple[str, Recipe], ...] = (
+    ("StableDiffusionXL", Recipe({"unet": SDXL, "controlnet": SDXL})),
+    ("StableDiffusionXLControlNetUnion", Recipe(call={"control_mode": 0})),
+    ("StableDiffusionXLControlNetUnionP", Recipe(call={"control_mode": [0]})),
+    ("StableDiffusionXLAdapter", Recipe({"adapter": {"adapter_type": "full_adapter_xl"}})),
+    ("StableDiffusionInstructPix2Pix", Recipe({"unet": {"in_channels": 2 * LATENT}})),
+    ("StableDiffusionXLInstructPix2Pix", Recipe({"unet": {"in_channels": 2 * LATENT}})),
+    ("StableDiffusionUpscale", Recipe({"unet": {"in_channels": 7, "num_class_embeds": 1000}})),
+    ("StableDiffusion3", Recipe({"text_encoder_3": lambda: make_t5(2 * TEXT_SIZE)})),
+    ("StableDiffusion3Inpaint", Recipe(WIDE)),
+    ("StableDiffusionXLImg2Img", Recipe(call={"strength": 0.8})),
+    ("StableDiffusionXLPAGImg2Img", Recipe(call={"strength": 0.8})),
+    (
+        "LatentConsistencyModel",
+        Recipe({"unet": {"time_cond_proj_dim": 32}, "scheduler": LCMScheduler}),
+    ),
+    ("AnimateDiffSDXL", Recipe({"unet": SDXL})),
+    ("AnimateDiffVideoToVideo", Recipe(without=("height", "width"))),
+    ("FluxFill", Recipe({"transformer": {"in_channels": 3 * PACKED, "out_channels": PACKED}})),
+    ("FluxControlP", Recipe({"transformer": {"in_channels": 2 * PACKED, "out_channels": PACKED}})),
+    ("FluxControlI", Recipe({"transformer": {"in_channels": 2 * PACKED, "out_channels": PACKED}})),
+    ("FluxKontext", Recipe(call={"max_area": 32 * 32, "_auto_resize": False})),
+    ("Flux2", Recipe(call={"text_encoder_out_layers": (1,)})),
+    ("Flux2KleinP", Recipe(without=("image",))),
+    ("Flux2KleinKV", Recipe(without=("image",))),
+    ("QwenImageEdit", Recipe({"vae": SMALL_VAE})),
+    ("PixArt", Recipe(call={**PLAIN, "clean_caption": False})),
+    ("Sana", Recipe(call={**PLAIN, "complex_human_instruction": None, "clean_caption": False})),
+    (
+        "SanaSprint",
+        Recipe(
+            {
+                "transformer": {"guidance_embeds": True, "qk_norm": "rms_norm_across_heads"},
+                "scheduler": SCMScheduler,
+            },
+            {"num_inference_steps": 2},
+        ),
+    ),
+    ("Lumina", Recipe(call={"clean_caption": False})),
+    ("IF", Recipe(IF_PARTS, {"height": 16, "width": 16, "clean_caption": False})),
+    ("IFImg2Img", Recipe(without=("height", "width"))),
+    ("IFInpainting", Recipe(without=("height", "width"))),
+    ("IFSuperResolution", Recipe(UPSCALER)),
+    ("IFImg2ImgSuper", Recipe(UPSCALER)),
+    ("IFInpaintingSuper", Recipe(UPSCALER)),
+    ("PRX", Recipe(call=PLAIN)),
+    ("HunyuanDiT", Recipe(call=PLAIN)),
+    ("CogView3", Recipe({"scheduler": CogVideoXDDIMScheduler}, {"max_sequence_length": 224})),
+    ("CogVideoX", Recipe({"scheduler": CogVideoXDDIMScheduler}, {"num_frames": 9})),
+    ("CogVideoXImageToVideo", Recipe({"transformer": {"in_channels": 2 * LATENT}})),
+    ("CogVideoXFunControl", Recipe({"transformer": {"in_channels": 2 * LATENT}})),
+    ("Cosmos", Recipe(COSMOS, {"num_frames": 9})),
+    ("Cosmos2", Recipe({"transformer": {"in_channels": LATENT + 1}})),
+    ("HunyuanVideo", Recipe(call={"prompt_template": TEMPLATE, "num_frames": 5})),
+    ("HunyuanVideo15", Recipe({"guider": ClassifierFreeGuidance}, without=("prompt_template",))),
+    ("Kandinsky5", Recipe({"tokenizer": make_processor}, {"num_frames": 5})),
+    ("Latte", Recipe(call={"video_length": 2, "clean_caption": False})),
+    ("LTX", Recipe(call={"num_frames": 9})),
+    ("Mochi", Recipe(call={"num_frames": 7})),
+    ("WanImageToVideo", Recipe({"transformer": I2V})),
+    ("SkyReelsV2ImageToVideo", Recipe({"transformer": I2V})),
+)
+
+
+def recipe_of(made: type) -> Recipe:
+    """Return what the pipelines of a class need beside the rules."""
+    found = Recipe()
+    for beginning, recipe in FAMILIES:
+        if made.__name__.startswith(beginning):
+            found = found.then(recipe)
+    return found
