@@ -8,6 +8,7 @@ from omnistage.stage_configs.json_types import Json
 
 CONFIG = "config.json"
 PIPELINE = "model_index.json"  # what a pipeline of Diffusers has in place of it
+MODULAR_PIPELINE = "modular_model_index.json"  # and a modular one
 PATH_STARTS = ("/", "./", "../", "~")  # of a folder, never of a name on the hub
 TOKEN_CURE = "correct the name; a model that is private needs HF_TOKEN in the environment"
 

@@ -20,6 +20,8 @@ NOT_OURS = {
     "graph.yaml",
     "librechat.yaml",
     "model_index.json",
+    "modular_config.json",
+    "modular_model_index.json",
     "modules.json",
     "omnistage-shout/src/omnistage_shout/shout.yaml",
     "speech.json",

@@ -1,17 +1,17 @@
 """Diffusers' pipelines as a family."""
 
-from omnistage.stage_configs.checkpoint import Checkpoint
+from omnistage.stage_configs.checkpoint import MODULAR_PIPELINE, PIPELINE, Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.kinds import Kind, Payload, PublishedReference, payloads
 from omnistage.stages.diffusion.makes import offer
 
 HERE = "omnistage.stages.diffusion"
-PIPELINE_INDEX = "model_index.json"
 
 
 def pick(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
     """Whatever is a pipeline."""
-    return Picked(GRAPHS / "diffusers.yaml") if checkpoint.has(PIPELINE_INDEX) else None
+    is_pipeline = checkpoint.has(PIPELINE) or checkpoint.has(MODULAR_PIPELINE)
+    return Picked(GRAPHS / "diffusers.yaml") if is_pipeline else None
 
 
 FAMILY = Family(

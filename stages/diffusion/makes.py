@@ -12,12 +12,13 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from omnistage.stage_configs.checkpoint import PIPELINE, Checkpoint
+from omnistage.stage_configs.checkpoint import MODULAR_PIPELINE, PIPELINE, Checkpoint
 from omnistage.stage_configs.kinds import Offer
 from omnistage.stages.messages.to_gateway import PipelineOutput
 
 RESULTS = ("images", "frames", "image", "video")  # names of pixels in what a call returns
 SOUNDS = ("audios", "audio", "sound")  # and of samples
+GUIDANCE = "guidance_scale"  # of a modular pipeline's guider, beside the inputs of its blocks
 # Arguments for the length of audio in seconds.
 LENGTHS = (
     "audio_end_in_s",
@@ -76,6 +77,8 @@ def offer(checkpoint: Checkpoint, engine: Mapping[str, object]) -> Offer | None:
     Raises ValueError if it makes nothing that is served.
     """
     name = checkpoint.json(PIPELINE).get("_class_name")
+    if not checkpoint.has(PIPELINE):
+        return _modular_offer(checkpoint, engine)
     if engine.get("pipeline_class") is not None or not isinstance(name, str):
         return None
     call = call_of(name)
@@ -84,6 +87,49 @@ def offer(checkpoint: Checkpoint, engine: Mapping[str, object]) -> Offer | None:
     call.check()
     _check_names(call, engine)
     return Offer(frozenset({call.output}))
+
+
+def _modular_offer(checkpoint: Checkpoint, engine: Mapping[str, object]) -> Offer | None:
+    """Return what a modular pipeline makes, by the inputs and outputs that its blocks document."""
+    name = checkpoint.json(MODULAR_PIPELINE).get("_class_name")
+    blocks = checkpoint.json(MODULAR_PIPELINE).get("_blocks_class_name")
+    if engine.get("pipeline_class") is not None or not isinstance(name, str):
+        return None
+    default = _default_blocks(name)
+    own = _modular_call(name, blocks) if default and isinstance(blocks, str) else None
+    call = own or _modular_call(name, default)
+    if call is None:
+        return None
+    call.check()
+    _check_names(call, engine)
+    return Offer(frozenset({call.output}))
+
+
+def _modular_call(name: str, blocks: str) -> PipelineSignature | None:
+    """Return the call that the docstring of a class of blocks describes; None without one."""
+    for made in _classes(blocks, "modular_pipelines"):
+        found = re.search(
+            r"\n +Inputs:\n(.*)\n +Outputs:\n(.*)", ast.get_docstring(made, False) or "", re.S
+        )
+        if found is not None:
+            inputs, outputs = (re.findall(r"^ +(\w+) \(`", part, re.M) for part in found.groups())
+            returns = ("frames" if one == "videos" else one for one in outputs)
+            return PipelineSignature(name, frozenset((*inputs, GUIDANCE)), frozenset(returns))
+    return None
+
+
+def _default_blocks(name: str) -> str:
+    """Return the blocks that a modular pipeline's class has, or the class before it."""
+    for made in _classes(name, "modular_pipelines"):
+        for part in made.body:
+            match part:
+                case ast.Assign(
+                    targets=[ast.Name(id="default_blocks_name")], value=ast.Constant(value=str(one))
+                ):
+                    return one
+        bases = (one.id for one in made.bases if isinstance(one, ast.Name))
+        return next(filter(None, map(_default_blocks, bases)), "")
+    return ""
 
 
 def _check_names(call: PipelineSignature, engine: Mapping[str, object]) -> None:
@@ -111,10 +157,10 @@ def _classes_over(name: str) -> frozenset[str]:
     return frozenset(made for family, made in pairs if family in families)
 
 
-def _folder() -> Path | None:
-    """Return the folder of Diffusers' pipelines, None where Diffusers is not installed."""
+def _folder(name: str = "pipelines") -> Path | None:
+    """Return a folder of Diffusers, None where Diffusers is not installed."""
     spec = find_spec("diffusers")
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "pipelines"
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / name
 
 
 def _keys(returned: ast.expr | None) -> list[str]:
@@ -139,6 +185,9 @@ def check_class(made: Any) -> None:
 
 def signature_of(made: Any) -> PipelineSignature:
     """Return the call of a loaded class: by its source, else by its parameters alone."""
+    if hasattr(made, "pipeline_signature"):  # of a modular pipeline, whose call has no source
+        found: PipelineSignature = made.pipeline_signature
+        return found
     try:
         (function,) = ast.parse(dedent(inspect.getsource(made.__call__))).body
         assert isinstance(function, ast.FunctionDef)
@@ -162,9 +211,9 @@ def call_of(name: str) -> PipelineSignature | None:
     return None
 
 
-def _classes(name: str) -> Iterator[ast.ClassDef]:
+def _classes(name: str, folder_name: str = "pipelines") -> Iterator[ast.ClassDef]:
     """Yield the classes of a name among Diffusers' pipelines."""
-    folder = _folder()
+    folder = _folder(folder_name)
     if folder is None or not name.isidentifier():
         return
     declared = re.compile(rf"^class {name}\b", re.MULTILINE)

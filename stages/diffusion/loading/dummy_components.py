@@ -13,6 +13,7 @@ from torch.nn import Module, Parameter
 from transformers import PreTrainedModel
 
 from omnistage.stages.device.dtypes import default_dtype
+from omnistage.stages.diffusion.loading.modular import index_of_modular, is_modular
 from omnistage.stages.diffusion.loading.page_locked import page_locked
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
 
@@ -28,9 +29,17 @@ def empty_components(folder: Path, dtype: torch.dtype) -> dict[str, Module]:
     }
 
 
+def index_of(folder: Path) -> dict[str, Any]:
+    """Return the index of a pipeline's folder: components with their libraries and classes."""
+    if is_modular(folder):
+        return index_of_modular(folder)
+    index: dict[str, Any] = json.loads((folder / INDEX).read_text())
+    return index
+
+
 def classes_in(folder: Path) -> dict[str, type]:
     """The classes of the components that a pipeline's folder names."""
-    index = json.loads((folder / INDEX).read_text())
+    index = index_of(folder)
     return {
         name: _class_of(*entry)
         for name, entry in index.items()

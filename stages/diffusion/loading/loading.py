@@ -1,6 +1,5 @@
 """Reads a pipeline: from a folder or the hub, with its weights or random ones, by any class."""
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -11,7 +10,7 @@ import diffusers
 import torch
 from diffusers import DiffusionPipeline
 
-from omnistage.stage_configs.checkpoint import Checkpoint
+from omnistage.stage_configs.checkpoint import PIPELINE, Checkpoint
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
@@ -34,14 +33,15 @@ from omnistage.stages.diffusion.loading.components import (
 )
 from omnistage.stages.diffusion.loading.custom_args import check_custom_args, check_no_modules
 from omnistage.stages.diffusion.loading.dummy_components import (
-    INDEX,
     classes_in,
     empty_components,
     fill,
+    index_of,
     num_bytes,
 )
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.loading.float8 import QUANTIZATIONS, quantize
+from omnistage.stages.diffusion.loading.modular import adapter_class, is_modular
 from omnistage.stages.diffusion.loading.offload import OFFLOADS, Turns, offload
 from omnistage.stages.diffusion.loading.tiling import Tiling, check_tiling, tile
 from omnistage.stages.diffusion.makes import check_class, offer
@@ -218,7 +218,7 @@ class LoadOptions(EngineOptions):
         maker = device_of(self.device) if device == HOST else device
         usual = "float32" if maker.type == "cpu" else "bfloat16"
         dtype = dtype_of(self.dtype or usual)
-        made = class_of(self.pipeline_class)
+        made = self.class_in(folder)
         is_offloaded = self.offload is not None
         if self.load_format != "dummy":
             sizes = others(left_out, sizes_of(folder, dtype))
@@ -232,7 +232,6 @@ class LoadOptions(EngineOptions):
         waiting = self.denoisers_in(folder) if self.shard > 1 else ()
         for name, module in components.items():
             fill(module, maker, HOST if is_offloaded or name in waiting else device)
-        made = self.class_in(folder)  # DiffusionPipeline would not take optional components
         given = {**components, **left_out, **self.custom_pipeline_args}
         return made.from_pretrained(folder, dtype=dtype, **given)
 
@@ -249,7 +248,9 @@ class LoadOptions(EngineOptions):
         made = class_of(self.pipeline_class)
         if made is not DiffusionPipeline:
             return made
-        return getattr(diffusers, json.loads((folder / INDEX).read_text())["_class_name"], made)
+        if is_modular(folder):
+            return adapter_class(folder)
+        return getattr(diffusers, str(index_of(folder).get("_class_name")), made)
 
     def folder_of(self, model: str) -> Path:
         """The folder of a pipeline, fetched from the hub if it is none."""
@@ -282,10 +283,12 @@ def folder_of(model: str, has_weights: bool) -> Path:
     """The folder of a pipeline, fetched from the hub if it is none."""
     if Path(model).is_dir():
         return Path(model)
-    if has_weights:
-        return Path(DiffusionPipeline.download(model))
     from huggingface_hub import snapshot_download
 
+    if has_weights:
+        if Checkpoint(model).has(PIPELINE):
+            return Path(DiffusionPipeline.download(model))
+        return Path(snapshot_download(model))
     return Path(snapshot_download(model, allow_patterns=list(WITHOUT_WEIGHTS)))
 
 
@@ -296,7 +299,7 @@ def others(names: Collection[str], parts: Mapping[str, T]) -> dict[str, T]:
 
 def sizes_of(folder: Path, dtype: torch.dtype) -> dict[str, int]:
     """Bytes of each component's weights in a dtype, by the headers of its files."""
-    index = json.loads((folder / INDEX).read_text())
+    index = index_of(folder)
     sizes = {
         name: sum(tensor.num_bytes(dtype) for tensor in stored_tensors(folder / name))
         for name, entry in index.items()

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from omnistage.stages.device.stored_weights import stored_files
 from omnistage.stages.diffusion.loading.dummy_components import INDEX
+from omnistage.stages.diffusion.loading.modular import is_modular
 from omnistage.stages.worker.failure import RequestError
 
 WRAPPED = ".base_layer"  # peft puts a layer that has an adapter below this name
@@ -119,7 +120,8 @@ class OtherWeights:
 
 def has_only_tensors(folder: Path) -> bool:
     """Returns whether it has files of tensors of its own, and is no pipeline's."""
-    return not (folder / INDEX).is_file() and bool(stored_files(folder))
+    is_pipeline = (folder / INDEX).is_file() or is_modular(folder)
+    return not is_pipeline and bool(stored_files(folder))
 
 
 def modules_of(pipeline: Any) -> dict[str, torch.nn.Module]:

@@ -48,8 +48,9 @@ def call_arguments(
         arguments[rate] = body["fps"]
     arguments |= sound_arguments(known, body)
     share = SHARE_OF_STEPS.get(body.get("quality") or "")
-    if share is not None and STEPS not in arguments:
-        arguments[STEPS] = math.ceil(share * known[STEPS].default)
+    default = known[STEPS].default if STEPS in known else None
+    if share is not None and STEPS not in arguments and type(default) is int:
+        arguments[STEPS] = math.ceil(share * default)
     if isinstance(arguments.get("prompt"), list) and "negative_prompt" in arguments:
         arguments["negative_prompt"] = [arguments["negative_prompt"]] * len(arguments["prompt"])
     if seed is not None:
