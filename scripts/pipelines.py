@@ -24,12 +24,14 @@ from typing import Any
 warnings.filterwarnings("ignore")
 import diffusers  # noqa: E402
 
+from omnistage.server.tasks.audio_task import GeneratedAudioRequest  # noqa: E402
 from omnistage.server.tasks.images.schema import EditRequest, ImageRequest  # noqa: E402
 from omnistage.server.tasks.videos.schema import VideoRequest  # noqa: E402
 from omnistage.stages.diffusion.loading.components import denoises  # noqa: E402
 from omnistage.stages.diffusion.makes import PipelineSignature, call_of  # noqa: E402
 from omnistage.stages.diffusion.request.arguments import FIELDS, RATES, STEPS  # noqa: E402
 from omnistage.stages.diffusion.request.previews import ON_STEP  # noqa: E402
+from omnistage.stages.diffusion.request.sound import ARGUMENTS  # noqa: E402
 from omnistage.stages.diffusion.request.tasks import (  # noqa: E402
     PipelineTask,
     arguments_of,
@@ -46,6 +48,7 @@ BY_SIGNATURE = "by signature"
 VERDICTS = ("served", "limited", "refused")
 HEAD = "| pipeline | makes | today | why, or what is missing | fields | verified |"
 GENERATIONS, EDITS, VIDEOS = "/v1/images/generations", "/v1/images/edits", "/v1/videos/sync"
+AUDIO = "/v1/audio/generate"
 # Fields of media, as the stage names them.
 MEDIA_OF: Mapping[str, frozenset[str]] = {
     GENERATIONS: frozenset(),
@@ -53,11 +56,13 @@ MEDIA_OF: Mapping[str, frozenset[str]] = {
     VIDEOS: frozenset(
         {"image", "mask", "last_image", "video", "control_video", "reference_image", "audio"}
     ),
+    AUDIO: frozenset({"audio"}),
 }
 ENDPOINTS: Mapping[str, type[Any]] = {
     GENERATIONS: ImageRequest,
     EDITS: EditRequest,
     VIDEOS: VideoRequest,
+    AUDIO: GeneratedAudioRequest,
 }
 
 
@@ -97,8 +102,6 @@ class Judgement:
         """Returns why a server with this class does not start or answers nothing; or nothing."""
         if self._obstacle or self.endpoints:
             return self._obstacle
-        if self._call.output == "audio":
-            return "no endpoint makes audio of words"
         return "no endpoint brings what it needs"
 
     @cached_property
@@ -141,8 +144,15 @@ class Judgement:
         if self._obstacle:
             return {}
         found = [path for path in self._paths if any(_brings(path, one) for one in self._tasks)]
+        heard = [
+            one for one, names in ARGUMENTS.items() if not self._known.keys().isdisjoint(names)
+        ]
         return {
-            path: [one for one in FIELDS if one in self._known and _has_field(path, one)]
+            path: [
+                one
+                for one in (*FIELDS, *heard)
+                if (one in self._known or one in heard) and _has_field(path, one)
+            ]
             for path in found
         }
 
@@ -158,7 +168,9 @@ class Judgement:
     @property
     def _paths(self) -> list[str]:
         """Returns the endpoints of what the class makes."""
-        return {"image": [GENERATIONS, EDITS], "video": [VIDEOS], "audio": []}[self._call.output]
+        return {"image": [GENERATIONS, EDITS], "video": [VIDEOS], "audio": [AUDIO]}[
+            self._call.output
+        ]
 
     @cached_property
     def _tasks(self) -> list[PipelineTask]:
@@ -304,7 +316,7 @@ TABLE = [
 def recorded(text: str) -> dict[str, str]:
     """Return the last column of a page, by class."""
     lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
-    return {cells[0].strip("`"): cells[-1] for cells in lines}
+    return {cells[0].strip("`"): cells[-1] for cells in lines if cells[2] != "refused"}
 
 
 def main() -> None:

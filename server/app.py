@@ -8,6 +8,7 @@ from fastapi.routing import APIRoute
 from omnistage.server.common.memory import GivingBack
 from omnistage.server.endpoints import (
     admin,
+    audio_generation,
     audio_models,
     chat,
     client_secrets,
@@ -72,6 +73,7 @@ GUARDED: Tagged = {
     responses.routes: "Responses",
     text_completions.routes: "Completions",
     speech.routes: "Audio",
+    audio_generation.routes: "Audio",
     transcription.routes: "Audio",
     stored_voices.routes: "Audio",
     audio_models.routes: "Audio",

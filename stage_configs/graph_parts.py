@@ -43,5 +43,12 @@ def reads_out(graph: StageGraph) -> bool:
     return "audio" in graph.outputs and _entry_kind(graph, "audio").reads_out
 
 
+def generates_audio(graph: StageGraph) -> bool:
+    """Return whether a pipeline of the graph makes audio of a description: no speech of a text."""
+    if "audio" not in graph.outputs or reads_out(graph):
+        return False
+    return graph.outputs["audio"] == graph.entry_of("audio")
+
+
 def _entry_kind(graph: StageGraph, output: str) -> Kind:
     return KINDS[graph.stages[graph.entry_of(output)].kind]

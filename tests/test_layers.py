@@ -106,6 +106,7 @@ BESIDE: Table = {
     "server": ("app", "serve", "options", "cli"),
     "server/tasks": (
         *(
+            "audio_task",
             "chat_task",
             "image_task",
             "speech_task",

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from omnistage.server.common.errors import ApiError
 
 ENDPOINTS = {
-    "audio": "/v1/audio/speech",
+    "audio": "/v1/audio/speech, or /v1/audio/generate for sounds and music",
     "embedding": "/v1/embeddings",
     "transcript": "/v1/audio/transcriptions",
     "image": '/v1/images/generations, or modalities ["image"] in a chat',

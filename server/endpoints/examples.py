@@ -1,7 +1,7 @@
 """Bodies for the API's description: the server answers each of them."""
 
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.graph_parts import chat_outputs
+from omnistage.stage_configs.graph_parts import chat_outputs, generates_audio
 from omnistage.stage_configs.json_types import Json, JsonMap
 
 RED_SQUARE = (
@@ -79,9 +79,16 @@ def _drawing_examples(graph: StageGraph) -> JsonMap:
 
 def speech_examples(graph: StageGraph) -> JsonMap:
     """Returns what can be asked of a graph that speaks."""
-    if "audio" not in graph.outputs:
+    if "audio" not in graph.outputs or generates_audio(graph):
         return {}
     return {"a sentence": {"model": graph.served_name, "input": "Hello.", "response_format": "wav"}}
+
+
+def audio_examples(graph: StageGraph) -> JsonMap:
+    """Returns what can be asked of a graph that makes audio of a description."""
+    if not generates_audio(graph):
+        return {}
+    return {"rain": {"model": graph.served_name, "input": "Rain on a tin roof.", "audio_length": 2}}
 
 
 def response_examples(graph: StageGraph) -> JsonMap:

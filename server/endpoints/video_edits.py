@@ -11,7 +11,8 @@ from omnistage.server.common.errors import invalid
 from omnistage.server.common.fields import parse, warning_headers
 from omnistage.server.endpoints.answers import Video
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.video_form import VideoForm, read_video_form, video_body
+from omnistage.server.endpoints.media_form import MediaForm
+from omnistage.server.endpoints.video_form import read_video_form, video_body
 from omnistage.server.endpoints.video_jobs import ONE, PATH
 from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.openapi import described
@@ -101,13 +102,13 @@ class VideoEdits:
         sources: list[Source],
         origin: Origin,
         http: HttpRequest,
-        form: VideoForm[VideoEditRequest],
+        form: MediaForm[VideoEditRequest],
     ) -> Response:
         jobs, owner = self.gateway.videos, state_of(http.scope).key
         job: VideoJob = await jobs.create(asked, sources, HttpCaller(http), owner, origin)
         return JSONResponse(jobs.card(job), headers=warning_headers(form.asked.unknown))
 
 
-def _check_given(form: VideoForm[VideoEditRequest]) -> None:
+def _check_given(form: MediaForm[VideoEditRequest]) -> None:
     if not any(one.field == "video" for one in form.media):
         raise invalid("video", "is missing: a file, a URL, or an object with the id of a video")

@@ -1,8 +1,7 @@
 """Videos as files: an mp4 with its audio, a picture of its first frame, a sheet of small ones."""
 
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -10,45 +9,18 @@ import av
 from PIL import Image
 
 from omnistage.server.media.audio.encoder import BIT_RATE, CODECS, file_samples_of
-from omnistage.server.media.audio.frames import audio_frame, layout_of
-from omnistage.server.runtime.request import AudioOutput, ImageOutput
-from omnistage.server.runtime.samples import SampleFormat
+from omnistage.server.media.audio.frames import layout_of
+from omnistage.server.media.audio.track import Track
+from omnistage.server.runtime.request import ImageOutput
 
 MEDIA_TYPE = "video/mp4"
 MAX_DENOMINATOR = 1001  # of a rate: that of NTSC
 # Of h264 with colours in quarter size, which every player knows.
 CODEC, PIXEL_FORMAT = "libx264", "yuv420p"
 AUDIO_FORM = "aac"
-AUDIO_BLOCK = 1 << 16  # samples of a channel that are encoded at once
 THUMBNAIL_SIDE = 512
 SHEET_COLUMNS, SHEET_ROWS, SHEET_SIDE = 5, 5, 256
 QUALITY = 85  # of 100, of both
-
-
-@dataclass(frozen=True, slots=True)
-class Track:
-    """The audio of a video: s16le, in the format that `samples` says."""
-
-    samples: SampleFormat
-    pcm: bytes
-
-    @classmethod
-    def of(cls, outputs: Sequence[AudioOutput]) -> "Track | None":
-        """Join what came of a video's audio; None of none."""
-        if not outputs:
-            return None
-        return cls(outputs[0].samples, b"".join(one.data for one in outputs))
-
-    def lasting(self, seconds: Fraction) -> "Track":
-        """Return it cut, or followed by silence, so that it lasts as long."""
-        size = round(seconds * self.samples.rate_hz) * self.samples.num_bytes
-        return Track(self.samples, self.pcm[:size].ljust(size, b"\0"))
-
-    def frames(self) -> Iterator[av.AudioFrame]:
-        """Yield the samples as PyAV wants them."""
-        size = AUDIO_BLOCK * self.samples.num_bytes
-        for number, start in enumerate(range(0, len(self.pcm), size)):
-            yield audio_frame(self.pcm[start : start + size], number * AUDIO_BLOCK, self.samples)
 
 
 def encode(frames: Sequence[ImageOutput], fps: float, track: Track | None = None) -> bytes:

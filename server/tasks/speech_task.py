@@ -33,7 +33,7 @@ from omnistage.server.tasks.speech.requests import SpeechUsage, pieces_of_reques
 from omnistage.server.tasks.speech.stored_voices import StoredVoices
 from omnistage.server.tasks.speech_fields import MAX_TEXT, SpeechRequest
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.graph_parts import reads_out
+from omnistage.stage_configs.graph_parts import generates_audio, reads_out
 from omnistage.stages.messages.body import GivenText
 from omnistage.stages.messages.to_gateway import Speech
 from omnistage.stages.messages.to_stage import Request
@@ -48,6 +48,8 @@ def outputs_of(graph: StageGraph) -> tuple[str, ...]:
     """Returns what a spoken text wants of a graph that speaks one; raises ApiError for another."""
     if not reads_out(graph):
         message = "This model does not speak a given text."
+        if generates_audio(graph):
+            message = "This model makes audio of a description: POST /v1/audio/generate."
         raise ApiError(400, message, code="unsupported_model")
     entry = graph.entry_of("audio")
     return tuple(

@@ -7,13 +7,14 @@ from uuid import uuid4
 
 from omnistage.server.common.errors import fields_named
 from omnistage.server.common.served import check_model
-from omnistage.server.media.given import GivenFile, GivenMedia, read_given
-from omnistage.server.media.mp4 import Track, encode
+from omnistage.server.media.audio.track import Track
+from omnistage.server.media.given import GivenMedia
+from omnistage.server.media.mp4 import encode
 from omnistage.server.runtime.request import AudioOutput, GraphRequest, ImageOutput, Outputs
 from omnistage.server.runtime.stage_link import StageRecord
 from omnistage.server.tasks.image_task import check_draws
 from omnistage.server.tasks.service import Caller, Service
-from omnistage.server.tasks.videos.media import Source, check_places, fetched
+from omnistage.server.tasks.videos.media import Source, check_places, given_media
 from omnistage.server.tasks.videos.schema import MAX_FPS, MIN_FPS, VideoEditRequest
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.body import Draw
@@ -141,13 +142,8 @@ async def run_video(
     ticket = until.enter_context(service.runtime.flights.admit(VIDEO_ONLY))
     given = GivenMedia(())
     if sources:
-        given = await caller.wait(_given(service, sources, caller))
+        given = await caller.wait(given_media(sources, service.media, until))
     plan = VideoPlan(fields, given, video_stage(service), rate)
     request = plan.request()
     with fields_named(fields.name_of):
         return RunningVideo(request, ticket.run(request), plan.fps, plan.is_rate_given)
-
-
-async def _given(service: Service, sources: Sequence[Source], caller: Caller) -> GivenMedia:
-    files: list[GivenFile] = await fetched(sources, service.media)
-    return await read_given(files, service.media.room, caller.until)

@@ -12,6 +12,7 @@ from rich.text import Text
 from omnistage.server.telemetry.quiet import QuietTerminal
 from omnistage.stage_configs.cache_folder import logs_folder
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_parts import generates_audio
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.packages import VLLM_PACKAGES, installed
 from omnistage.stage_configs.random_weights import RANDOM_NOTE, has_random_weights, note_of
@@ -25,6 +26,7 @@ FIRST_REQUESTS: Mapping[str, tuple[str, JsonMap, str]] = {
     "video": ("/v1/videos/sync", {"prompt": "A red circle"}, " -o video.mp4"),
     "embedding": ("/v1/embeddings", {"input": "Hi"}, ""),
 }
+GENERATE = ("/v1/audio/generate", {"input": "Rain"}, " -o rain.wav")
 TRANSCRIBE = "/v1/audio/transcriptions -F file=@speech.wav"
 WIDTH = 36  # of the first column
 
@@ -98,7 +100,8 @@ class StartReport:
         output = next((one for one in FIRST_REQUESTS if one in self._graph.outputs), None)
         if output is None:
             return f"curl {url}{TRANSCRIBE}{key}"
-        path, body, more = FIRST_REQUESTS[output]
+        is_generated = output == "audio" and generates_audio(self._graph)
+        path, body, more = GENERATE if is_generated else FIRST_REQUESTS[output]
         head = f"{key} -H 'content-type: application/json'"
         return f"curl {url}{path}{head} -d '{json.dumps(body, separators=(',', ':'))}'{more}"
 

@@ -130,6 +130,7 @@ class FakeGraph:
             "restyler": FakeRestyler,
             "narrator": FakeNarrator,
             "writer": FakeWriter,
+            "synth": FakeSynth,
         }
         kind = kinds.get(stage_of(name), FakeStage)
         self.stages[name] = kind(name, self._connector, self)
@@ -705,3 +706,26 @@ class FakeWriter(FakeStudio):
     """One whose pipeline takes words alone."""
 
     reading = Reading(fields=[])
+
+
+class FakeSynth(FakeStage):
+    """Makes stereo that counts up on the left and down on the right, in two messages."""
+
+    makes_audio = True
+
+    async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
+        script = request.fields["prompt"]
+        if script == "refuse":
+            yield self.failure(400, "this pipeline takes no lyrics", "lyrics")
+            return
+        for step in range(1, STEPS + 1):
+            yield Step("audio", step, STEPS), {}, False
+            if script == "hang" and step == STEPS // 2:
+                await asyncio.Event().wait()
+        num_samples = round(
+            (request.fields["audio_length"] or 1) * (self.graph.sample_rate_hz or 0)
+        )
+        samples = np.arange(num_samples) % 1000
+        pcm = np.stack([samples, -samples], axis=1).astype(np.int16)
+        for half, last in zip(np.array_split(pcm, 2), (False, True), strict=True):
+            yield Sound(), {"pcm": Tensor.from_numpy(half)}, last

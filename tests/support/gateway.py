@@ -61,6 +61,12 @@ def making_videos(stage: str) -> dict[str, Any]:
 
 
 STUDIO = making_videos("studio")
+SYNTH = {
+    "model": MODEL,
+    "stages": {"synth": {"kind": "diffusers"}},
+    "edges": [],
+    "outputs": {"audio": "synth"},
+}
 MIXED = {
     "model": MODEL,
     "stages": {

@@ -1,11 +1,12 @@
-"""The media that a request for a video names: their fields, and their files once they are here."""
+"""The media that a request for a video or audio names: their fields, and their files."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from omnistage.server.common.errors import ApiError, invalid, unsupported
-from omnistage.server.media.given import GivenFile, Kind
+from omnistage.server.media.given import GivenFile, GivenMedia, Kind, read_given
 from omnistage.server.media.images import File
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.medium import Medium
@@ -49,14 +50,14 @@ class Source:
     source: File | Medium
 
 
-def take_media(body: dict[str, Any]) -> list[Source]:
+def take_media(body: dict[str, Any], fields: Mapping[str, MediaField] = FIELDS) -> list[Source]:
     """Take the media out of a body; raises ApiError for what is none.
 
     Each is a file's bytes, a URL, or an object with `image_url`, `video_url` or `audio_url`. A
     boolean `audio` stays: it says whether the video is to have sound.
     """
     sources = []
-    for name, field in FIELDS.items():
+    for name, field in fields.items():
         given = body.get(name)
         if given is None or isinstance(given, bool):
             continue
@@ -107,3 +108,13 @@ async def fetched(sources: Sequence[Source], media: MediaLoader) -> list[GivenFi
         GivenFile(one.field, one.kind, one.source if isinstance(one.source, File) else next(files))
         for one in sources
     ]
+
+
+async def given_media(
+    sources: Sequence[Source], media: MediaLoader, until: ExitStack
+) -> GivenMedia:
+    """Fetch and decode the media of a request; the room that they take is kept until `until` ends.
+
+    Raises ApiError.
+    """
+    return await read_given(await fetched(sources, media), media.room, until)

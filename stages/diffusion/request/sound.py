@@ -25,7 +25,14 @@ RATES = (
     "vae.config.sampling_rate",
     "vae.config.sample_rate",
 )
+# Fields of a request, each with the arguments of pipelines that take it.
+ARGUMENTS: Mapping[str, Collection[str]] = {
+    "audio_length": LENGTHS,
+    "audio_start": ("audio_start_in_s",),
+    "lyrics": ("lyrics",),
+}
 SWITCHES = ("sample_audio", "enable_sound")  # arguments that make a video with its audio, or not
+END = "audio_end_in_s"  # a length that counts from the start of what is made
 WARM_UP_S = 1.0
 FULL_SCALE = 32767
 MAX_CHANNELS = 2
@@ -57,26 +64,19 @@ def sound_arguments(known: Collection[str], body: Mapping[str, Any]) -> dict[str
     Raises RequestError for one that the pipeline does not take.
     """
     arguments: dict[str, Any] = {}
-    start, length = body.get("audio_start"), body.get("audio_length")
-    if start is not None:
-        arguments[_taken(("audio_start_in_s",), known, "audio_start")] = start
-    if length is not None:
-        name = _taken(LENGTHS, known, "audio_length")
-        is_end = name == "audio_end_in_s"
-        arguments[name] = length + (start or 0) if is_end else length
-    if body.get("lyrics") is not None:
-        arguments[_taken(("lyrics",), known, "lyrics")] = body["lyrics"]
+    for field, names in ARGUMENTS.items():
+        if body.get(field) is None:
+            continue
+        name = next((name for name in names if name in known), None)
+        if name is None:
+            raise RequestError(400, f"this pipeline takes no {field}", param=field)
+        arguments[name] = body[field]
+    if END in arguments:
+        arguments[END] += body.get("audio_start") or 0
     switch = next((name for name in SWITCHES if name in known), None)
     if switch is not None and body.get("audio") is not None:
         arguments[switch] = body["audio"]
     return arguments
-
-
-def _taken(names: Collection[str], known: Collection[str], field: str) -> str:
-    found = next((name for name in names if name in known), None)
-    if found is None:
-        raise RequestError(400, f"this pipeline takes no {field}", param=field)
-    return found
 
 
 def sound_of(result: object) -> Samples | None:

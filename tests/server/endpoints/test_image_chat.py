@@ -207,7 +207,7 @@ def test_a_chat_without_modalities_is_answered_by_images_where_there_is_no_text(
     ("graph", "makes"),
     [
         (CAMERA, "video: use /v1/videos"),
-        (SPEAKER, "audio: use /v1/audio/speech"),
+        (SPEAKER, "audio: use /v1/audio/speech, or /v1/audio/generate for sounds and music"),
         (EMBEDDING, "embedding: use /v1/embeddings"),
     ],
 )

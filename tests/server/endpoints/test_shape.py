@@ -24,6 +24,7 @@ NOT_ENDPOINTS = {
     "gateway",
     "image_chat",
     "kept_responses",
+    "media_form",
     "present",
     "socket_answers",
     "speech_stream_answers",

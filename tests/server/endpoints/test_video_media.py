@@ -8,16 +8,12 @@ from typing import Any
 import av
 import httpx
 import numpy as np
-import numpy.typing as npt
 import pytest
 from support.gateway import STUDIO, RunningGateway, running_gateway
 from support.pictures import mask_png, png
 from support.prompts import data_url, video_bytes
 from support.sounds import tone, wav_of
-
-from omnistage.stages.messages.body import Draw, GivenMedium
-from omnistage.stages.messages.to_stage import MediumPiece
-from omnistage.stages.worker.coming_media import ComingMedia
+from support.taken_drawing import TakenDrawing
 
 URL = "/v1/videos/sync"
 FRAMES, SIDE = 5, 32
@@ -34,29 +30,6 @@ def client(studio: RunningGateway) -> Iterator[httpx.Client]:
     one_shot = httpx.Limits(max_keepalive_connections=0)
     with httpx.Client(base_url=studio.url, timeout=20, limits=one_shot) as connected:
         yield connected
-
-
-class Taken:
-    """What the stage got of the last request."""
-
-    def __init__(self, gateway: RunningGateway) -> None:
-        stage = gateway.stages.stages["studio"]
-        chunk = stage.opened[-1]
-        assert isinstance(chunk.message.body, Draw)
-        self.fields = chunk.message.fields
-        self.media: list[GivenMedium] = chunk.message.body.media
-        self._tensors = chunk.tensors
-        coming = ComingMedia()
-        for one in stage.seen:
-            if one.request_id == chunk.request_id and isinstance(one.message, MediumPiece):
-                coming.add(one.request_id, one.message, one.tensors["data"])
-        self._pieces = {name: one for (name, _), one in coming.take(chunk.request_id).items()}
-
-    def array(self, index: int) -> npt.NDArray[Any]:
-        name = self.media[index].tensor
-        if name in self._tensors:
-            return self._tensors[name].numpy()
-        return self._pieces[name].data()
 
 
 def file(data: bytes) -> tuple[str, bytes]:
@@ -84,8 +57,8 @@ def test_seconds_are_frames_that_the_pipeline_makes(
     body: dict[str, Any], frames: int, fps: int, client: httpx.Client, studio: RunningGateway
 ) -> None:
     assert rate_of(client.post(URL, json={"prompt": "a cat", **body})) == (frames, fps)
-    assert Taken(studio).fields["fps"] == body.get("fps")
-    assert "seconds" not in Taken(studio).fields
+    assert TakenDrawing(studio, "studio").fields["fps"] == body.get("fps")
+    assert "seconds" not in TakenDrawing(studio, "studio").fields
 
 
 def test_a_form_has_the_same_fields_as_json(client: httpx.Client, studio: RunningGateway) -> None:
@@ -103,13 +76,13 @@ def test_a_form_has_the_same_fields_as_json(client: httpx.Client, studio: Runnin
         "audio": False,
     }
     assert client.post(URL, json=body).status_code == 200
-    by_json = Taken(studio).fields
+    by_json = TakenDrawing(studio, "studio").fields
     words = {
         name: value if isinstance(value, str) else json.dumps(value) for name, value in body.items()
     }
     answer = client.post(URL, files={name: (None, text) for name, text in words.items()})
     assert answer.status_code == 200, answer.text
-    assert Taken(studio).fields == by_json
+    assert TakenDrawing(studio, "studio").fields == by_json
     assert "x-omnistage-warning" not in answer.headers
     assert (by_json["width"], by_json["height"], by_json["num_frames"]) == (32, 48, 9)
     for name in ("strength", "true_cfg_scale", "step_cache", "lora", "extra", "audio"):
@@ -132,7 +105,7 @@ def test_each_medium_reaches_the_stage_by_the_name_of_what_it_is_for(
     ]
     answer = client.post(URL, data={"prompt": "a cat"}, files=files)
     assert answer.status_code == 200, answer.text
-    taken = Taken(studio)
+    taken = TakenDrawing(studio, "studio")
     wanted: list[tuple[str, tuple[int, ...], type[np.generic]]] = [
         ("image", (24, 16, 3), np.uint8),
         ("last_image", (8, 8, 3), np.uint8),
@@ -166,12 +139,12 @@ def test_a_reference_is_a_data_url_or_an_object_with_one(
     reference = place(data_url("image/png", png(16, 24)))
     answer = client.post(URL, json={"prompt": "a cat", "input_reference": reference})
     assert answer.status_code == 200, answer.text
-    assert Taken(studio).media[0].field == "image"
-    assert Taken(studio).array(0).shape == (24, 16, 3)
+    assert TakenDrawing(studio, "studio").media[0].field == "image"
+    assert TakenDrawing(studio, "studio").array(0).shape == (24, 16, 3)
     form = {"prompt": "a cat", "input_reference": json.dumps(reference)}
     form |= {"input_reference": reference} if isinstance(reference, str) else {}
     assert client.post(URL, files={n: (None, v) for n, v in form.items()}).status_code == 200
-    assert Taken(studio).array(0).shape == (24, 16, 3)
+    assert TakenDrawing(studio, "studio").array(0).shape == (24, 16, 3)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from omnistage.server.media.audio.track import Track
 from omnistage.server.media.mp4 import (
     SHEET_SIDE,
     THUMBNAIL_SIDE,
-    Track,
     encode,
     spritesheet,
     thumbnail,
