@@ -9,6 +9,7 @@ import ctypes
 import gc
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 
 USUAL = gc.get_threshold()
@@ -30,6 +31,17 @@ def end_imports() -> None:
     if gc.get_threshold()[0] == WHILE_IMPORTING:
         gc.freeze()
         gc.set_threshold(*USUAL)
+        gc.callbacks.append(_leave_uncollected)
+
+
+def _leave_uncollected(phase: str, info: Mapping[str, int]) -> None:
+    """Freeze what a whole collection is about to look at, if the process exits.
+
+    As an engine ends, vLLM unfreezes and collects all of its process twice, for seconds.
+    """
+    is_whole = phase == "start" and info["generation"] == 2
+    if is_whole and isinstance(sys.exc_info()[1], SystemExit):
+        gc.freeze()
 
 
 def _leave() -> None:

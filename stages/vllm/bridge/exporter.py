@@ -1,6 +1,7 @@
 """Publishing what a step computed, off the engine's thread: codec frames and hidden rows."""
 
 import logging
+import os
 import queue
 import select
 import threading
@@ -171,7 +172,7 @@ class Exporter:
         self._held: tuple[Ints, Ints, torch.Tensor] | None = None  # rows of drafts
         self._steps: queue.SimpleQueue[Exported | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="omnistage-export", daemon=True)
-        self._closing = threading.Event()
+        self._closing = os.eventfd(0)
         self._flusher = threading.Thread(target=self._flush, name="omnistage-flush", daemon=True)
         self._thread.start()
         self._flusher.start()
@@ -184,8 +185,9 @@ class Exporter:
         """Send what is left and stop."""
         self._steps.put(None)
         self._thread.join(timeout=5)
-        self._closing.set()
+        os.eventfd_write(self._closing, 1)
         self._flusher.join(timeout=5)
+        os.close(self._closing)
         for edge in self._edges.values():
             edge.sender.close()
 
@@ -194,8 +196,11 @@ class Exporter:
         poller = select.poll()
         for file in senders:
             poller.register(file, select.POLLIN)
-        while not self._closing.is_set():
-            for file, _ in poller.poll(500):
+        poller.register(self._closing, select.POLLIN)
+        while True:
+            for file, _ in poller.poll():
+                if file == self._closing:
+                    return
                 senders[file].flush()
                 self._note([])
                 self._count()

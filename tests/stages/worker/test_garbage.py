@@ -35,6 +35,30 @@ print(gc.get_freeze_count() > 10_000, gc.get_threshold() == usual)
     assert done.stdout.split() == ["0", "0", "True", "True"], done.stderr
 
 
+def test_an_exit_collects_nothing_even_if_a_library_unfreezes_and_collects() -> None:
+    """vLLM does that as an engine ends, while SystemExit is on its way."""
+    code = """
+import gc, sys, weakref
+class Circle:
+    def __init__(self):
+        self.itself = self
+def collects():
+    gone = weakref.ref(Circle())
+    gc.unfreeze()
+    gc.collect()
+    return gone() is None
+begin_imports()
+end_imports()
+print(collects())
+try:
+    sys.exit(0)
+finally:
+    print(collects())
+"""
+    done = run(IMPORT + code)
+    assert (done.stdout.split(), done.returncode) == (["True", "False"], 0), done.stderr
+
+
 def test_a_process_that_is_not_ours_is_left_alone() -> None:
     code = """
 import gc

@@ -1,5 +1,6 @@
 """Chunks of an edge's sizes, from what each step computed."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,17 @@ def of(chunks: list[Chunk], request_id: str) -> list[tuple[int, list[int], bool]
 
 def started(row: int, name: str, **options: Any) -> StartedRequest:
     return StartedRequest(row, name, RequestOptions(name, **options))
+
+
+def test_an_exporter_that_waits_for_credit_closes_at_once() -> None:
+    times = []
+    for _ in range(5):
+        sent: Any = Sent()
+        exporter = Exporter({"next": (sent, [1])}, CODES, num_rows=4)
+        began = time.monotonic()
+        exporter.close()
+        times.append(time.monotonic() - began)
+    assert min(times) < 0.2
 
 
 def test_chunks_grow_by_the_edges_sizes_and_the_rest_comes_last() -> None:
