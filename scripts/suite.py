@@ -1,42 +1,74 @@
-"""Runs the whole suite: the tests that start engines, and beside them all others, which give way.
+"""Runs the whole suite: tests that start engines, and beside them all others, which give way.
 
-Engines leave a core idle for half of their time. The others' output is printed at the end.
+Engines leave a core idle for half of their time. Some engines' tests run last, beside the half that
+still runs, so that both cores have work until the end. What does not come first is printed at the
+end.
 """
 
 import os
+import select
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 NICENESS = 5
 PYTEST = (sys.executable, "-m", "pytest")
-ENGINES = (*PYTEST, "-m", "engine")
+# Rooms whose engines need no server: some two minutes.
+LAST_ROOMS = tuple(f"tests/stages/vllm/{room}" for room in ("bridge", "models", "rows"))
+ENGINES = (*PYTEST, "-m", "engine", *(f"--ignore={room}" for room in LAST_ROOMS))
+LAST = (*PYTEST, "-m", "engine", *LAST_ROOMS)
 SHARED = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 OTHERS = (*PYTEST, "-m", "not engine", *SHARED)
 
+Command = Sequence[str]
+Process = subprocess.Popen[bytes]
 
-def run_beside(first: Sequence[str], other: Sequence[str]) -> int:
-    """Runs two commands at once, the second with a lower priority; returns 0 if both succeed."""
-    with tempfile.TemporaryFile() as output:
-        beside = subprocess.Popen(
-            other,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            preexec_fn=lambda: os.nice(NICENESS),
+
+def run_beside(first: Command, other: Command, last: Command) -> int:
+    """Run two commands at once, the second with a lower priority, and one once either has ended.
+
+    Returns 0 if all succeed. The output of all but the first comes at the end.
+    """
+    with ExitStack() as stack:
+        outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
+        begun = [subprocess.Popen(first)]
+        stack.callback(end_all, begun)
+        begun.append(
+            subprocess.Popen(
+                other,
+                stdout=outputs[0],
+                stderr=subprocess.STDOUT,
+                preexec_fn=lambda: os.nice(NICENESS),
+            )
         )
-        try:
-            failed = subprocess.run(first).returncode
-            failed = beside.wait() or failed
-        finally:
-            beside.terminate()
-            beside.wait()
+        wait_for_one(begun)
+        begun.append(subprocess.Popen(last, stdout=outputs[1], stderr=subprocess.STDOUT))
+        codes = [process.wait() for process in begun]
+        for output in outputs:
             output.seek(0)
             sys.stdout.flush()
             sys.stdout.buffer.write(output.read())
             sys.stdout.flush()
-    return int(failed != 0)
+    return int(any(codes))
+
+
+def wait_for_one(processes: Sequence[Process]) -> None:
+    """Wait until one of the processes has ended."""
+    files = [os.pidfd_open(process.pid) for process in processes]
+    select.select(files, [], [])
+    for file in files:
+        os.close(file)
+
+
+def end_all(processes: Sequence[Process]) -> None:
+    """End those that still run, as after an interrupt."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(run_beside(ENGINES, OTHERS))
+    sys.exit(run_beside(ENGINES, OTHERS, LAST))
