@@ -36,7 +36,7 @@ from omnistage.stages.diffusion.request.coming_arguments import (
     placed,
 )
 from omnistage.stages.diffusion.request.extra import failure_of, spread_texts
-from omnistage.stages.diffusion.request.media import fitted, media_arguments, media_of
+from omnistage.stages.diffusion.request.media import fitted, media_arguments, media_of, reading_of
 from omnistage.stages.diffusion.request.needs import needed_fields, warm_up_arguments
 from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
@@ -117,7 +117,12 @@ class DiffusionStage:
         self._metrics = DiffusionMetrics(self._engine, self._control.embeddings)
         bound = self._bound_options.bound(self._tasks, self._engine.speed, self._ports.deadlines)
         work = self._default_options.applied(bound)
-        return Ready(sample_rate_hz=self._rate_hz, commands=self._control.commands, work=work)
+        return Ready(
+            sample_rate_hz=self._rate_hz,
+            commands=self._control.commands,
+            work=work,
+            reading=reading_of(self._tasks),
+        )
 
     def _read(self, folder: str | None = None) -> object:
         """The pipeline of a folder, or of ours, on the host."""

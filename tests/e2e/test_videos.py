@@ -1,6 +1,8 @@
 """A video on its whole way: HTTP, stage, file. Its frames are the bare pipeline's."""
 
 import io
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from openai import OpenAI
 from support.image_requests import bare_pipeline, picture_server
+from support.pictures import png
+from support.prompts import data_url
 from support.server import TinyServer
+from support.waiting import wait_until
 
 from omnistage.server.media.mp4 import encode
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.outputs import to_uint8
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning"),
+]
 
 FRAMES = npt.NDArray[np.uint8]
 NUM_FRAMES, HEIGHT, WIDTH, SEED = 9, 48, 64, 7
@@ -101,6 +110,91 @@ def test_it_announces_videos_alone(videos: TinyServer) -> None:
     assert answer.status_code == 400
     wanted = "This model makes no images; it makes video: use /v1/videos."
     assert answer.json()["error"]["message"] == wanted
+
+
+def job_of(server: TinyServer, job: dict[str, Any]) -> dict[str, Any]:
+    return dict(httpx.get(f"{server.url}/v1/videos/{job['id']}").json())
+
+
+def calls(server: TinyServer) -> int:
+    """How many forwards of the denoiser the stage has made."""
+    page = httpx.get(f"{server.url}/metrics", timeout=30).text
+    found = re.findall(r"^omnistage_denoising_batch_requests_count\S* (\S+)$", page, re.MULTILINE)
+    return int(sum(map(float, found)))
+
+
+def test_a_job_of_openai_s_client_is_the_bare_pipeline_s_video(
+    videos: TinyServer, bare_frames: FRAMES
+) -> None:
+    with OpenAI(base_url=f"{videos.url}/v1", api_key="none") as openai:
+        fields = {name: BODY[name] for name in BODY if name not in ("prompt", "height", "width")}
+        video = openai.videos.create_and_poll(
+            prompt=BODY["prompt"],
+            size=f"{WIDTH}x{HEIGHT}",  # type: ignore[arg-type]  # Sora's sizes alone are named
+            extra_body={**fields, "seed": SEED, "fps": 8},
+            poll_interval_ms=100,
+        )
+        assert (video.status, video.progress, video.seconds) == ("completed", 100, "1.125")
+        seen = frames_of(openai.videos.download_content(video.id).read())
+    assert np.array_equal(seen, frames_of(file_of(bare_frames, 8)))
+
+
+def test_a_job_s_seconds_are_frames_that_wan_makes(videos: TinyServer) -> None:
+    body = {**BODY, "num_frames": None, "seconds": "1"}
+    job = httpx.post(f"{videos.url}/v1/videos", json=body, timeout=60).json()
+    assert (job["num_frames"], job["fps"], job["size"]) == (17, 16, f"{WIDTH}x{HEIGHT}")
+    wait_until(lambda: job_of(videos, job)["status"] == "completed", 120)
+    assert job_of(videos, job)["seconds"] == "1.062"
+
+
+def test_a_deleted_job_ends_in_its_stage_within_a_step(videos: TinyServer) -> None:
+    body = {**BODY, "num_inference_steps": 1000}
+    job = httpx.post(f"{videos.url}/v1/videos", json=body, timeout=60).json()
+    wait_until(lambda: job_of(videos, job)["progress"] > 0, 60)
+    assert job_of(videos, job)["status"] == "in_progress"
+    answer = httpx.delete(f"{videos.url}/v1/videos/{job['id']}", timeout=60)
+    assert answer.status_code == 200
+    health = lambda: httpx.get(f"{videos.url}/health").json()["stages"]["dit"]  # noqa: E731
+    wait_until(lambda: health()["running"] == 0, 10)
+    assert not any(health()["held"].values())
+    time.sleep(1.5)  # for a report of the stage's metrics
+    before = calls(videos)
+    assert before > 0
+    time.sleep(2.0)
+    assert calls(videos) == before, "no forward was made since"
+    assert httpx.get(f"{videos.url}/v1/videos/{job['id']}").status_code == 404
+
+
+def test_media_without_a_place_are_refused_by_their_names(videos: TinyServer) -> None:
+    given = data_url("image/png", png(WIDTH, HEIGHT))
+    for field in ("input_reference", "last_image", "mask"):
+        answer = httpx.post(f"{videos.url}/v1/videos", json={**BODY, field: given}, timeout=60)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["param"] == field
+        message = f"This model has no place for {field}; it takes video."
+        assert answer.json()["error"]["message"] == message
+
+
+def test_a_remix_and_an_edit_are_made_by_wan_s_pipeline_of_videos(videos: TinyServer) -> None:
+    body = {name: value for name, value in BODY.items() if name != "prompt"}
+    source = httpx.post(f"{videos.url}/v1/videos", json={**BODY, "fps": 8}, timeout=60).json()
+    wait_until(lambda: job_of(videos, source)["status"] == "completed", 60)
+    place = f"{videos.url}/v1/videos/{source['id']}"
+    remix = httpx.post(f"{place}/remix", json={"prompt": "a green boat"}, timeout=60).json()
+    assert remix["remixed_from_video_id"] == source["id"]
+    del body["height"], body["width"], body["num_frames"]
+    edit = {"prompt": "a green boat", "video": {"id": source["id"]}, "strength": 0.6, **body}
+    edited = httpx.post(f"{videos.url}/v1/videos/edits", json=edit, timeout=60).json()
+    for job in (remix, edited):
+        wait_until(lambda job=job: job_of(videos, job)["status"] in ("completed", "failed"), 60)  # type: ignore[misc]
+        made = job_of(videos, job)
+        assert (made["status"], made["error"]) == ("completed", None)
+        assert (made["num_frames"], made["fps"]) == (NUM_FRAMES, 8)
+        assert made["size"] == f"{WIDTH}x{HEIGHT}"
+    extension = {"prompt": "a boat", "video": {"id": source["id"]}, "seconds": "1"}
+    answer = httpx.post(f"{videos.url}/v1/videos/extensions", json=extension, timeout=60)
+    assert answer.status_code == 400
+    assert "takes no first frame" in answer.json()["error"]["message"]
 
 
 def test_a_size_that_is_not_made_is_a_400(videos: TinyServer) -> None:

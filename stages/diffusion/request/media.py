@@ -10,12 +10,14 @@ from omnistage.stage_configs.work import fitting_size
 from omnistage.stages.diffusion.request.frames import ARGUMENT as FRAMES
 from omnistage.stages.diffusion.request.frames import default_frames, frame_step
 from omnistage.stages.diffusion.request.places import JOINED, Media, RequestMedium, video_frames
-from omnistage.stages.diffusion.request.tasks import PipelineTask, arguments_of
+from omnistage.stages.diffusion.request.tasks import PipelineTask, Tasks, arguments_of
+from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened
 
 SIDES = ("width", "height")
 SHAPING = ("image", "video", "control_video")
+MOVING = ("video", "control_video")
 # Classes that go on from their video: it has fewer frames than the result.
 GOING_ON = frozenset(
     {
@@ -46,6 +48,24 @@ def _array(opened: Opened, name: str) -> npt.NDArray[Any]:
     if name in opened.tensors:
         return opened.tensors[name].numpy()
     return next(one.data() for (called, _), one in opened.media.items() if called == name)
+
+
+def reading_of(tasks: Tasks) -> Reading:
+    """Return the fields of media that some task has a place for, for the gateway."""
+    fields = list(dict.fromkeys(field for task in tasks.all for field in task.places))
+    return Reading(fields=fields, counted=[one for one in fields if _is_counted(tasks, one)])
+
+
+def _is_counted(tasks: Tasks, field: str) -> bool:
+    """Return whether a result has as many frames as a video of this field."""
+    having = [task for task in tasks.all if field in task.places]
+    return field in MOVING and all(
+        task.places[field].made is video_frames and not _goes_on(task) for task in having
+    )
+
+
+def _goes_on(task: PipelineTask) -> bool:
+    return type(task.pipeline).__name__ in GOING_ON
 
 
 def fitted(
@@ -80,7 +100,7 @@ def with_frames(
     Without a number as many frames are made as there are. Raises RequestError for too few.
     """
     videos = [field for field in media if task.places[field].made is video_frames]
-    if not videos or type(task.pipeline).__name__ in GOING_ON:
+    if not videos or _goes_on(task):
         return media, dict(fields)
     wanted = fields.get(FRAMES)
     moving = {one: len(media[one][0].data) for one in videos if media[one][0].data.ndim == 4}

@@ -6,9 +6,9 @@ import diffusers
 import numpy as np
 import pytest
 
-from omnistage.stages.diffusion.request.media import fitted, media_arguments
+from omnistage.stages.diffusion.request.media import fitted, media_arguments, reading_of
 from omnistage.stages.diffusion.request.places import Media, RequestMedium
-from omnistage.stages.diffusion.request.tasks import PipelineTask
+from omnistage.stages.diffusion.request.tasks import PipelineTask, Tasks
 from omnistage.stages.worker.failure import RequestError
 
 WIDTH, HEIGHT = 100, 57
@@ -94,3 +94,23 @@ def test_a_repainted_picture_keeps_its_size(
 ) -> None:
     picture = RequestMedium(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
     assert fitted(task(name), {"image": [picture]}, fields)[1] == sides
+
+
+@pytest.mark.parametrize(
+    ("names", "fields", "counted"),
+    [
+        (["WanPipeline"], set(), []),
+        (["WanImageToVideoPipeline"], {"image", "last_image"}, []),
+        (["WanVideoToVideoPipeline"], {"video"}, ["video"]),
+        (["WanVACEPipeline"], {"video", "mask", "reference_image"}, ["video"]),
+        (["SkyReelsV2DiffusionForcingVideoToVideoPipeline"], {"video"}, []),
+        (["LTXPipeline", "LTXConditionPipeline"], {"image", "last_image", "video"}, []),
+    ],
+)
+def test_the_gateway_knows_the_media_that_tasks_have_places_for(
+    names: list[str], fields: set[str], counted: list[str]
+) -> None:
+    reading = reading_of(Tasks([task(name) for name in names]))
+    assert reading.fields is not None
+    assert set(reading.fields) == fields
+    assert reading.counted == counted
