@@ -116,6 +116,15 @@ def job_of(server: TinyServer, job: dict[str, Any]) -> dict[str, Any]:
     return dict(httpx.get(f"{server.url}/v1/videos/{job['id']}").json())
 
 
+def health_of(server: TinyServer) -> dict[str, Any]:
+    return dict(httpx.get(f"{server.url}/health").json()["stages"]["dit"])
+
+
+def ended(server: TinyServer, job: dict[str, Any]) -> dict[str, Any]:
+    wait_until(lambda: job_of(server, job)["status"] in ("completed", "failed"), 120)
+    return job_of(server, job)
+
+
 def calls(server: TinyServer) -> int:
     """How many forwards of the denoiser the stage has made."""
     page = httpx.get(f"{server.url}/metrics", timeout=30).text
@@ -129,7 +138,7 @@ def test_a_job_of_openai_s_client_is_the_bare_pipeline_s_video(
     with OpenAI(base_url=f"{videos.url}/v1", api_key="none") as openai:
         fields = {name: BODY[name] for name in BODY if name not in ("prompt", "height", "width")}
         video = openai.videos.create_and_poll(
-            prompt=BODY["prompt"],
+            prompt=str(BODY["prompt"]),
             size=f"{WIDTH}x{HEIGHT}",  # type: ignore[arg-type]  # Sora's sizes alone are named
             extra_body={**fields, "seed": SEED, "fps": 8},
             poll_interval_ms=100,
@@ -143,8 +152,7 @@ def test_a_job_s_seconds_are_frames_that_wan_makes(videos: TinyServer) -> None:
     body = {**BODY, "num_frames": None, "seconds": "1"}
     job = httpx.post(f"{videos.url}/v1/videos", json=body, timeout=60).json()
     assert (job["num_frames"], job["fps"], job["size"]) == (17, 16, f"{WIDTH}x{HEIGHT}")
-    wait_until(lambda: job_of(videos, job)["status"] == "completed", 120)
-    assert job_of(videos, job)["seconds"] == "1.062"
+    assert ended(videos, job)["seconds"] == "1.062"
 
 
 def test_a_deleted_job_ends_in_its_stage_within_a_step(videos: TinyServer) -> None:
@@ -154,9 +162,8 @@ def test_a_deleted_job_ends_in_its_stage_within_a_step(videos: TinyServer) -> No
     assert job_of(videos, job)["status"] == "in_progress"
     answer = httpx.delete(f"{videos.url}/v1/videos/{job['id']}", timeout=60)
     assert answer.status_code == 200
-    health = lambda: httpx.get(f"{videos.url}/health").json()["stages"]["dit"]  # noqa: E731
-    wait_until(lambda: health()["running"] == 0, 10)
-    assert not any(health()["held"].values())
+    wait_until(lambda: health_of(videos)["running"] == 0, 10)
+    assert not any(health_of(videos)["held"].values())
     time.sleep(1.5)  # for a report of the stage's metrics
     before = calls(videos)
     assert before > 0
@@ -178,7 +185,7 @@ def test_media_without_a_place_are_refused_by_their_names(videos: TinyServer) ->
 def test_a_remix_and_an_edit_are_made_by_wan_s_pipeline_of_videos(videos: TinyServer) -> None:
     body = {name: value for name, value in BODY.items() if name != "prompt"}
     source = httpx.post(f"{videos.url}/v1/videos", json={**BODY, "fps": 8}, timeout=60).json()
-    wait_until(lambda: job_of(videos, source)["status"] == "completed", 60)
+    assert ended(videos, source)["status"] == "completed"
     place = f"{videos.url}/v1/videos/{source['id']}"
     remix = httpx.post(f"{place}/remix", json={"prompt": "a green boat"}, timeout=60).json()
     assert remix["remixed_from_video_id"] == source["id"]
@@ -186,8 +193,7 @@ def test_a_remix_and_an_edit_are_made_by_wan_s_pipeline_of_videos(videos: TinySe
     edit = {"prompt": "a green boat", "video": {"id": source["id"]}, "strength": 0.6, **body}
     edited = httpx.post(f"{videos.url}/v1/videos/edits", json=edit, timeout=60).json()
     for job in (remix, edited):
-        wait_until(lambda job=job: job_of(videos, job)["status"] in ("completed", "failed"), 60)  # type: ignore[misc]
-        made = job_of(videos, job)
+        made = ended(videos, job)
         assert (made["status"], made["error"]) == ("completed", None)
         assert (made["num_frames"], made["fps"]) == (NUM_FRAMES, 8)
         assert made["size"] == f"{WIDTH}x{HEIGHT}"

@@ -3,6 +3,7 @@
 import importlib.metadata
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,7 +20,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from support.fuzz import num_cases
-from support.gateway import OMNI, RunningGateway, running_gateway
+from support.gateway import OMNI, RunningGateway, making_videos, running_gateway
+from support.waiting import wait_until
 
 from omnistage.server.http.keys import Keys
 from omnistage.server.http.openapi import (
@@ -30,6 +32,7 @@ from omnistage.server.http.openapi import (
     described,
     errors,
 )
+from omnistage.server.options import VideoBounds
 
 CHECKS = [
     not_a_server_error,
@@ -216,3 +219,37 @@ def test_nothing_that_is_not_described_is_answered_by_pictures(images: RunningGa
     }
     assert len(sent) == 3
     assert min(sent.values()) > 0
+
+
+@pytest.mark.slow
+def test_nothing_that_is_not_described_is_answered_by_videos(
+    tmp_path: Path,
+) -> None:
+    bounds = VideoBounds(max_queue=5)  # a full queue is described, too
+    with running_gateway(tmp_path, making_videos("restyler"), arena_mb=16, videos=bounds) as videos:
+        schema = schemathesis.openapi.from_url(f"{videos.url}/openapi.json")
+        found = schema.include(path_regex="^/v1/videos").get_all_operations()
+        sent = {
+            (result.ok().method, result.ok().path): sum(
+                send_cases(result.ok(), mode, videos.url, COUNT_IMAGES // 2)
+                for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+            )
+            for result in found
+            if isinstance(result, Ok)
+        }
+        assert len(sent) == 9
+        assert min(sent.values()) > 0
+        answer = httpx.get(f"{videos.url}/v1/videos", params={"limit": 100}).json()
+        statuses = {job["status"] for job in answer["data"]}
+        assert statuses <= {"queued", "in_progress", "completed", "failed"}
+        assert httpx.get(f"{videos.url}/ready").status_code == 200
+
+
+def test_the_examples_of_videos_run(tmp_path: Path) -> None:
+    graph = making_videos("restyler") | {"outputs": {"video": "restyler"}}
+    with (
+        running_gateway(tmp_path, graph, arena_mb=16) as videos,
+        httpx.Client(base_url=videos.url, timeout=20) as client,
+    ):
+        wait_until(lambda: client.get("/ready").status_code == 200, 10)
+        assert {"a video", "a video job"} <= set(run_examples(client))
