@@ -51,8 +51,8 @@ GENERATIONS, EDITS, VIDEOS = "/v1/images/generations", "/v1/images/edits", "/v1/
 AUDIO = "/v1/audio/generate"
 # Fields of media, as the stage names them.
 MEDIA_OF: Mapping[str, frozenset[str]] = {
-    GENERATIONS: frozenset(),
-    EDITS: frozenset({"image", "mask"}),
+    GENERATIONS: frozenset({"control_image"}),
+    EDITS: frozenset({"image", "mask", "control_image"}),
     VIDEOS: frozenset(
         {"image", "mask", "last_image", "video", "control_video", "reference_image", "audio"}
     ),

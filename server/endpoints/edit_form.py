@@ -20,18 +20,23 @@ from omnistage.server.media.image_load import Source
 from omnistage.server.media.images import File
 from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_part
-from omnistage.server.tasks.images.schema import WORDS, EditRequest
+from omnistage.server.tasks.images.schema import (
+    CONTROL_IMAGES,
+    IMAGE_URL,
+    MAX_CONTROLS,
+    WORDS,
+    EditRequest,
+)
 
 MAX_IMAGES = 16
 MAX_FIELDS = 100
 MAX_TEXT_BYTES = 1 << 20
-IMAGE_KEY = re.compile(r"image(\[\d*\])?")
+CONTROL = "control_image"
+FILE_KEY = re.compile(rf"(image|{CONTROL})(?:\[\d*\])?|mask")
 FORM = "multipart/form-data"
 
 Schema = dict[str, Any]  # of JSON Schema
 FILE: Schema = {"type": "string", "format": "binary"}
-URL: Schema = {"type": "string", "format": "uri", "description": "data, http, https or file"}
-PLACE: Schema = {"type": "object", "required": ["image_url"], "properties": {"image_url": URL}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class EditForm:
     asked: EditRequest
     images: Sequence[Source]
     mask: Source | None
+    controls: Sequence[Source] = ()
 
     @classmethod
     async def read(cls, http: Request) -> "EditForm":
@@ -58,30 +64,29 @@ class EditForm:
 
 async def _read_form(http: Request) -> EditForm:
     fields: dict[str, Any] = {}
-    images: list[File] = []
-    masks: list[File] = []
+    files: dict[str, list[File]] = {"image": [], "mask": [], CONTROL: []}
     limits = {
-        "max_files": MAX_IMAGES + 2,
+        "max_files": MAX_IMAGES + MAX_CONTROLS + 2,
         "max_fields": MAX_FIELDS,
         "max_part_size": MAX_TEXT_BYTES,
     }
     async with opened_form(http, **limits) as form:
         for name, value in given_items(form):
-            is_image = IMAGE_KEY.fullmatch(name) is not None
+            of_file = FILE_KEY.fullmatch(name)
             if isinstance(value, UploadFile):
-                if not is_image and name != "mask":
+                if of_file is None:
                     raise invalid(name, "must not be a file")
-                (images if is_image else masks).append(File(name, await value.read()))
-            elif is_image or name == "mask":
+                files[of_file[1] or "mask"].append(File(name, await value.read()))
+            elif of_file is not None:
                 raise invalid(name, NO_FILE)
             elif name in fields:
                 raise invalid(name, "is there twice")
             else:
                 fields[name] = _value(name, value)
-    if len(masks) > 1:
+    if len(files["mask"]) > 1:
         raise invalid("mask", "is there twice")
     check_values(fields)
-    return _checked(fields, images, next(iter(masks), None))
+    return _checked(fields, files["image"], next(iter(files["mask"]), None), files[CONTROL])
 
 
 def _value(name: str, text: str) -> Any:
@@ -98,7 +103,23 @@ def _read_json(body: dict[str, Any]) -> EditForm:
     _check_number(given)
     images = [_from_url(image, f"images[{i}]") for i, image in enumerate(given)]
     mask = body.pop("mask", None)
-    return _checked(body, images, None if mask is None else _from_url(mask, "mask"))
+    controls = controls_of(body.pop(CONTROL, None))
+    masked = None if mask is None else _from_url(mask, "mask")
+    return _checked(body, images, masked, controls)
+
+
+def controls_of(given: Any) -> list[Medium]:
+    """Return the control images of a JSON body: of an object with an `image_url`, or of several.
+
+    Raises ApiError.
+    """
+    if given is None:
+        return []
+    if not isinstance(given, list):
+        return [_from_url(given, CONTROL)]
+    if not 1 <= len(given) <= MAX_CONTROLS:
+        raise invalid(CONTROL, f"must have 1 to {MAX_CONTROLS} images")
+    return [_from_url(one, f"{CONTROL}[{i}]") for i, one in enumerate(given)]
 
 
 def _from_url(image: Any, param: str) -> Medium:
@@ -108,11 +129,18 @@ def _from_url(image: Any, param: str) -> Medium:
     return Medium.of_part(checked_part({"type": "image_url", "image_url": url}, param), param)
 
 
-def _checked(fields: Mapping[str, Any], images: Sequence[Source], mask: Source | None) -> EditForm:
+def _checked(
+    fields: Mapping[str, Any],
+    images: Sequence[Source],
+    mask: Source | None,
+    controls: Sequence[Source],
+) -> EditForm:
     if not images:
         raise invalid("image", "is missing: a file to edit")
     _check_number(images)
-    return EditForm(parse(EditRequest, fields), images, mask)
+    if len(controls) > MAX_CONTROLS:
+        raise invalid(CONTROL, f"has {len(controls)} files; at most {MAX_CONTROLS}")
+    return EditForm(parse(EditRequest, fields), images, mask, controls)
 
 
 def _check_number(images: Sequence[Any]) -> None:
@@ -122,9 +150,10 @@ def _check_number(images: Sequence[Any]) -> None:
 
 def edit_body(examples: Mapping[str, Any]) -> Schema:
     """The request's body in both media types."""
-    form = _with_images("image", FILE)
-    urls = {"type": "array", "minItems": 1, "maxItems": MAX_IMAGES, "items": PLACE}
-    json = _with_images("images", urls, PLACE)
+    files = {"type": "array", "maxItems": MAX_CONTROLS, "items": FILE}
+    form = _with_images("image", FILE, FILE, files)
+    urls = {"type": "array", "minItems": 1, "maxItems": MAX_IMAGES, "items": IMAGE_URL}
+    json = _with_images("images", urls, IMAGE_URL, CONTROL_IMAGES)
     content = {
         FORM: {"schema": form},
         "application/json": {"schema": json, "examples": named_examples(examples)},
@@ -132,9 +161,9 @@ def edit_body(examples: Mapping[str, Any]) -> Schema:
     return {"required": True, "content": content}
 
 
-def _with_images(name: str, images: Schema, mask: Schema = FILE) -> Schema:
+def _with_images(name: str, images: Schema, mask: Schema, controls: Schema) -> Schema:
     schema = EditRequest.model_json_schema(ref_template=REF_TEMPLATE)
     schema.pop("$defs", None)  # FastAPI has them among its own schemas: ImageRequest's are the same
-    schema["properties"] |= {name: images, "mask": mask}
+    schema["properties"] |= {name: images, "mask": mask, CONTROL: controls}
     schema["required"] = [*schema["required"], name]
     return schema

@@ -11,7 +11,7 @@ from omnistage.server.common.errors import CLIENT_CLOSED_REQUEST
 from omnistage.server.common.fields import warning_headers
 from omnistage.server.common.served import check_model
 from omnistage.server.endpoints.answers import ImagesAnswer
-from omnistage.server.endpoints.edit_form import EditForm, edit_body
+from omnistage.server.endpoints.edit_form import EditForm, controls_of, edit_body
 from omnistage.server.endpoints.examples import edit_examples, image_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.caller import HttpCaller
@@ -21,7 +21,7 @@ from omnistage.server.http.sse import NamedEventStream
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.tasks.image_task import RunningImages, check_draws, run_images
 from omnistage.server.tasks.images.answer import MAX_UNSENT_BYTES, ImageAnswer
-from omnistage.server.tasks.images.schema import ImageRequest
+from omnistage.server.tasks.images.schema import GenerationRequest, ImageRequest
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +47,12 @@ class Images:
 
     gateway: Gateway
 
-    async def generate(self, asked: ImageRequest, http: HttpRequest) -> Response:
+    async def generate(self, asked: GenerationRequest, http: HttpRequest) -> Response:
         """Make images of words: whole, or as events with previews."""
         self._check(asked)
-        running = await run_images(self.gateway, asked, HttpCaller(http))
+        caller = HttpCaller(http)
+        controls = await caller.compute(lambda: controls_of(asked.control_image))
+        running = await run_images(self.gateway, asked, caller, controls=controls)
         return await self._respond("image_generation", asked, running, http)
 
     async def edit(self, http: HttpRequest) -> Response:
@@ -62,7 +64,9 @@ class Images:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         self._check(form.asked)
         caller = HttpCaller(http)
-        running = await run_images(self.gateway, form.asked, caller, form.images, form.mask)
+        running = await run_images(
+            self.gateway, form.asked, caller, form.images, form.mask, controls=form.controls
+        )
         return await self._respond("image_edit", form.asked, running, http)
 
     async def _respond(

@@ -13,21 +13,25 @@ Source = File | Medium
 
 
 async def load_images(
-    images: Sequence[Source], mask: Source | None, media: MediaLoader, until: ExitStack
+    images: Sequence[Source],
+    mask: Source | None,
+    media: MediaLoader,
+    until: ExitStack,
+    controls: Sequence[Source] = (),
 ) -> InputImages:
     """The images, fetched and decoded; the room that they take is kept until `until` ends.
 
     Raises ApiError.
     """
-    sources = [*images] if mask is None else [*images, mask]
+    sources = [*images, *controls] if mask is None else [*images, *controls, mask]
     await media.load_all([one for one in sources if isinstance(one, Medium)])
     room = media.room
     size = sum(len(one.data if isinstance(one, File) else one.encoded) for one in sources)
     files = await room.run(BASE_BYTES + size, lambda: [_file(one) for one in sources])
     num_bytes, num_kept = await room.run(BASE_BYTES, lambda: image_bytes(files))
-    masks = files[len(images) :]
-    work = lambda: read_images(files[: len(images)], masks[0] if masks else None)  # noqa: E731
-    return await room.run(num_bytes, work, until, num_kept)
+    masked = None if mask is None else files.pop()
+    first, others = files[: len(images)], files[len(images) :]
+    return await room.run(num_bytes, lambda: read_images(first, masked, others), until, num_kept)
 
 
 def _file(source: Source) -> File:

@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,21 +63,27 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class InputImages:
-    """Images [height, width, 3] to edit; in the mask [height, width] 255 is to be repainted."""
+    """Images [height, width, 3] to edit; in the mask [height, width] 255 is to be repainted.
+
+    `controls`: images that control what is made, such as edges or depths.
+    """
 
     images: tuple[Pixels, ...] = ()
     mask: Pixels | None = None
+    controls: tuple[Pixels, ...] = ()
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """Width and height of each image."""
-        return [(image.shape[1], image.shape[0]) for image in self.images]
+        return [(image.shape[1], image.shape[0]) for image in (*self.images, *self.controls)]
 
     @property
     def media(self) -> list[tuple[str, str, Pixels]]:
         """Each medium's field, the name of its tensor, and its pixels."""
         media = [("image", f"image{i}", image) for i, image in enumerate(self.images)]
-        return media if self.mask is None else [*media, ("mask", "mask", self.mask)]
+        media += [("mask", "mask", self.mask)] if self.mask is not None else []
+        named = ((f"control_image{i}", one) for i, one in enumerate(self.controls))
+        return media + [("control_image", name, one) for name, one in named]
 
 
 def image_bytes(files: list[File]) -> tuple[int, int]:
@@ -95,15 +102,18 @@ def _size(file: File) -> tuple[int, int]:
         return 0, 0  # reading it says what is wrong
 
 
-def read_images(images: list[File], mask: File | None = None) -> InputImages:
+def read_images(
+    images: list[File], mask: File | None = None, controls: Sequence[File] = ()
+) -> InputImages:
     """Decode what a client sent; raises ApiError. May take a while."""
     left = MAX_INPUT_PIXELS
     read = []
-    for file in images:
+    for file in (*images, *controls):
         image = _opened(file, left)
         left -= image.width * image.height
         read.append(np.asarray(rgb_of(image)))
-    return InputImages(tuple(read), None if mask is None else read_mask(mask, read[0]))
+    masked = None if mask is None else read_mask(mask, read[0])
+    return InputImages(tuple(read[: len(images)]), masked, tuple(read[len(images) :]))
 
 
 def _opened(file: File, max_pixels: int) -> Image.Image:

@@ -51,14 +51,16 @@ async def run_images(
     images: Sequence[Source] = (),
     mask: Source | None = None,
     request_id: str | None = None,
+    controls: Sequence[Source] = (),
 ) -> RunningImages:
     """Admit an image request whose model is checked, load its images and send it; ApiError."""
     fields.to_request(InputImages())  # refuses fields that do not go together before all else
     until = caller.until
     ticket = until.enter_context(service.runtime.flights.admit(IMAGE_ONLY))
     given = InputImages()
-    if images or mask is not None:
-        given = await caller.wait(load_images(images, mask, service.media, until))
+    if images or controls or mask is not None:
+        loading = load_images(images, mask, service.media, until, controls)
+        given = await caller.wait(loading)
     request = fields.to_request(given)
     if request_id is not None:
         request = replace(request, id=request_id)

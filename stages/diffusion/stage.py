@@ -35,6 +35,7 @@ from omnistage.stages.diffusion.request.coming_arguments import (
     blank_arguments,
     placed,
 )
+from omnistage.stages.diffusion.request.controls import control_arguments
 from omnistage.stages.diffusion.request.extra import failure_of, spread_texts
 from omnistage.stages.diffusion.request.media import fitted, media_arguments, media_of, reading_of
 from omnistage.stages.diffusion.request.needs import needed_fields, warm_up_arguments
@@ -222,7 +223,7 @@ class DiffusionStage:
         given, replaced = await self._arguments(opened)
         fields = {name: value for name, value in body.items() if name not in replaced}
         arguments = call_arguments(pipeline, fields, given, opened.request.seed)
-        arguments |= media_arguments(task, media, arguments)
+        arguments |= media_arguments(task, media, arguments) | control_arguments(pipeline, body)
         arguments |= self._extra_options.arguments(pipeline, body.get("extra"))
         arguments = spread_texts(arguments)
         previews = None

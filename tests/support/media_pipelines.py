@@ -199,6 +199,6 @@ GIVEN: Mapping[str, Given] = {
         make_controlled,
         {"control_image": THREE[:1]},
         {"control_image": _pil(THREE[0])[0]},
-        PICTURE,
+        {**PICTURE, "controlnet_conditioning_scale": 0.5, "control_guidance_end": 0.5},
     ),
 }

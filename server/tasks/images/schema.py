@@ -1,7 +1,7 @@
 """The fields of image requests, and the request that the stages get."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from pydantic import BeforeValidator, Field
@@ -35,9 +35,16 @@ SENT_ON = (
     "lora",
     "step_cache",
     "extra",
+    "controlnet_conditioning_scale",
+    "control_guidance_start",
+    "control_guidance_end",
 )
 Side = Annotated[Count, Field(ge=MIN_SIDE, le=MAX_SIDE)]
 Scale = Annotated[Number, Field(ge=0, le=100)]
+Share = Annotated[Number, Field(ge=0, le=1)]  # of the steps
+MAX_CONTROLS = 16
+Scales = Annotated[list[Scale], Field(min_length=1, max_length=MAX_CONTROLS)]
+Shares = Annotated[list[Share], Field(min_length=1, max_length=MAX_CONTROLS)]
 MAX_N = 10
 MAX_PROMPT = 32_000
 
@@ -53,6 +60,22 @@ def checked_prompt(value: object) -> object:
 
 
 Prompts = Annotated[str | list[str], BeforeValidator(checked_prompt)]
+
+
+IMAGE_URL: dict[str, Any] = {
+    "type": "object",
+    "required": ["image_url"],
+    "properties": {
+        "image_url": {"type": "string", "format": "uri", "description": "data, http, https or file"}
+    },
+}
+CONTROL_IMAGES: dict[str, Any] = {
+    "anyOf": [
+        IMAGE_URL,
+        {"type": "array", "minItems": 1, "maxItems": MAX_CONTROLS, "items": IMAGE_URL},
+        {"type": "null"},
+    ]
+}
 
 
 class ImageRequest(ExtraFields):
@@ -81,6 +104,9 @@ class ImageRequest(ExtraFields):
     lora: Loras | None = None
     step_cache: Flag | None = None
     stream_progress: Flag | None = None
+    controlnet_conditioning_scale: Scale | Scales | None = None
+    control_guidance_start: Share | Shares | None = None
+    control_guidance_end: Share | Shares | None = None
 
     @property
     def encoding(self) -> Encoding:
@@ -153,6 +179,12 @@ def sides_of(
     if not all(MIN_SIDE <= side <= MAX_SIDE for side in sides):
         raise invalid("size", f"must have sides of {MIN_SIDE} to {MAX_SIDE}")
     return sides
+
+
+class GenerationRequest(ImageRequest):
+    """The same with images that control what is made: objects with an `image_url`, or one."""
+
+    control_image: Any = Field(default=None, json_schema_extra=CONTROL_IMAGES)
 
 
 class EditRequest(ImageRequest):

@@ -8,6 +8,7 @@ from typing import Any
 
 from omnistage.stages.diffusion.makes import LENGTHS
 from omnistage.stages.diffusion.request.arguments import FIELDS, RATES
+from omnistage.stages.diffusion.request.controls import CONTROLS
 from omnistage.stages.diffusion.request.plain import PlainForm, checked, names_of, parameters_of
 from omnistage.stages.diffusion.request.videos import COUNTS
 from omnistage.stages.worker.failure import RequestError
@@ -19,7 +20,7 @@ OF_MEDIA = "control_|mask_|ip_adapter_|last_|ref_|reference_|input_|original_|so
 # What is the server's own, by what names begin, end or are, and why; the first that matches counts.
 OWN: Mapping[str, str] = {
     r"__\w*|self": "it is no argument",
-    "|".join(("prompt", *FIELDS)): FIELD,
+    "|".join(("prompt", *FIELDS, *CONTROLS)): FIELD,
     "|".join(RATES): "it is the field fps",
     "|".join(LENGTHS): "it is the field audio_length",
     "|".join((*COUNTS, "num_waveforms_per_prompt", "batch_size")): "it is the field n",

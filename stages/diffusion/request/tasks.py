@@ -162,7 +162,7 @@ class Tasks:
         name = _name(task.missing(media)[0], kind)
         where = " (POST /v1/images/edits)" if name == "image" else ""
         message = f"{name} is missing: this model makes nothing without it{where}."
-        return RequestError(400, message, param=name, code="missing_required_parameter")
+        return RequestError(400, message, param=name, code="invalid_value")
 
 
 def _name(field: str, kind: str) -> str:

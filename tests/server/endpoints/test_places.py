@@ -27,7 +27,7 @@ from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.tasks.chat.schema import ChatRequest
 from omnistage.server.tasks.completion_fields import CompletionRequest
-from omnistage.server.tasks.images.schema import ImageRequest
+from omnistage.server.tasks.images.schema import GenerationRequest
 from omnistage.server.tasks.speech_fields import SpeechRequest
 from omnistage.stage_configs.graph import StageGraph
 
@@ -63,7 +63,7 @@ def speech(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:
 
 
 def image(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:
-    asked = ImageRequest.model_validate({"prompt": "words", "stream": True})
+    asked = GenerationRequest.model_validate({"prompt": "words", "stream": True})
     return Images(gateway).generate(asked, http)
 
 

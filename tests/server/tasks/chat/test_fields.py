@@ -23,7 +23,7 @@ from omnistage.server.tasks.chat.schema import DONE
 from omnistage.server.tasks.completion_fields import COMPLETION_DONE
 from omnistage.server.tasks.embeddings import EmbeddingRequest
 from omnistage.server.tasks.images.schema import IGNORED as IMAGES_IGNORED
-from omnistage.server.tasks.images.schema import EditRequest
+from omnistage.server.tasks.images.schema import EditRequest, GenerationRequest
 from omnistage.server.tasks.speech_fields import SpeechRequest
 from omnistage.server.tasks.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.tasks.transcription_fields import TranscriptionRequest
@@ -254,4 +254,4 @@ def test_the_documentation_lists_every_error_code() -> None:
 def test_the_documentation_lists_every_field_of_images() -> None:
     listed = {name for fields, *_ in rows("Images") for name in names(fields)}
     known = {*EditRequest.model_fields, *IMAGES_IGNORED, "image", "image[]", "mask"}
-    assert known <= listed
+    assert known | GenerationRequest.model_fields.keys() <= listed

@@ -31,7 +31,7 @@ def opened(name: str, given: Given, kind: str, seed: int, **body: Any) -> Opened
     return Opened(name, Request(Draw(fields, media), [kind], seed=seed), tensors)
 
 
-@pytest.mark.parametrize("name", [name for name in GIVEN if name != "vace"])
+@pytest.mark.parametrize("name", GIVEN)
 async def test_media_reach_the_pipeline_as_its_own_arguments(name: str, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     given = GIVEN[name]
