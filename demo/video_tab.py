@@ -1,24 +1,27 @@
 """The tab that makes videos."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from openai import HttpxBinaryResponseContent
 
-from omnistage.demo.backend import UNSET, Backend, failure_html, line_html, whole, written
+from omnistage.demo.attachments import part_of
+from omnistage.demo.backend import UNSET, Backend, failure_html, line_html, number, whole, written
 from omnistage.demo.failure import FAILURES, CannotSend
 from omnistage.demo.offer import ModelOffer
 from omnistage.demo.timing import Timing
+from omnistage.demo.videos import video_of
 from omnistage.demo.waterfall import EMPTY, times_html
 
-PATH = "/videos/sync"
 PROMPTS = ["A sailing boat on a lake, in the morning", "A candle that burns down"]
 # By what a reader sees: the field of a request.
 NUMBERS = {
     "Width": "width",
     "Height": "height",
+    "Seconds": "seconds",
     "Frames": "num_frames",
     "Frames per second": "fps",
     "Steps": "num_inference_steps",
@@ -35,26 +38,35 @@ class Filming:
     backend: Backend
 
     async def make(
-        self, prompt: str | None, offer: ModelOffer | None, *numbers: str | None
+        self,
+        prompt: str | None,
+        first: str | None,
+        offer: ModelOffer | None,
+        *numbers: str | None,
     ) -> AsyncGenerator[Updates, None]:
-        """Send the request, and show the file that comes."""
+        """Create a job, show its progress, and its file at the end; `first`: an image's path."""
         timing = Timing()
-        yield None, line_html("Working; a video arrives as a whole."), EMPTY
+        yield None, line_html("Waiting."), EMPTY
         try:
             text = written(prompt)
             if not text:
                 raise CannotSend("Describe the video.")
             known = await self.backend.offer(offer)
             body: dict[str, Any] = {"model": known.model, "prompt": text}
+            if first is not None:
+                body["input_reference"] = part_of(Path(first))["image_url"]["url"]
             for (name, field), value in zip(NUMBERS.items(), numbers, strict=True):
-                if (given := whole(name, value)) is not None:
+                given = number(name, value) if field == "seconds" else whole(name, value)
+                if given is not None:
                     body[field] = given
-            answer = await self.backend.client.post(
-                PATH, body=body, cast_to=HttpxBinaryResponseContent
-            )
-            timing.end()
-            file = self.backend.files.save(answer.content, ".mp4")
-            yield file, line_html("Done."), times_html(timing)
+            async with aclosing(video_of(self.backend.client, body)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, int):
+                        yield gr.skip(), line_html(f"Working: {piece} % of the steps."), EMPTY
+                        continue
+                    timing.end()
+                    file = self.backend.files.save(piece, ".mp4")
+                    yield file, line_html("Done."), times_html(timing)
         except FAILURES as error:
             yield gr.skip(), failure_html(self.backend.plain(error)), EMPTY
 
@@ -71,6 +83,13 @@ def build(backend: Backend, offer: gr.State) -> None:
                 stop = gr.Button("Stop", min_width=80)
             line = gr.HTML("", elem_id="video-line")
             with gr.Accordion("More settings", open=False):
+                first = gr.Image(
+                    type="filepath",
+                    sources=["upload"],
+                    height=160,
+                    buttons=[],
+                    label="First frame, for models that take one",
+                )
                 numbers = [gr.Textbox(label=name, placeholder=UNSET) for name in NUMBERS]
             gr.Examples([[one] for one in PROMPTS], prompt, label="Examples")
         with gr.Column(scale=1, min_width=300):
@@ -79,7 +98,7 @@ def build(backend: Backend, offer: gr.State) -> None:
             times = gr.HTML(EMPTY)
     running = start.click(
         Filming(backend).make,
-        [prompt, offer, *numbers],
+        [prompt, first, offer, *numbers],
         [video, line, times],
         api_name="make_video",
     )

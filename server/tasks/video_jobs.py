@@ -97,7 +97,8 @@ class VideoJobs:
             await self.store.add(job, stored)
         finally:
             self._num_coming -= 1
-        self._tasks[job.id] = asyncio.create_task(self._run(job, fields))
+        task = self._tasks[job.id] = asyncio.create_task(self._run(job, fields))
+        task.add_done_callback(lambda _: self._forget(job.id))  # also if it never began
         return job
 
     async def delete(self, job_id: str, owner: str | None) -> None:
@@ -159,9 +160,10 @@ class VideoJobs:
         except Exception:
             logger.exception("video %s failed", job.id)
             await self.store.end(job.failed(JobError.of(internal_error())), {})
-        finally:
-            self._progress.pop(job.id, None)
-            del self._tasks[job.id]
+
+    def _forget(self, job_id: str) -> None:
+        self._progress.pop(job_id, None)
+        del self._tasks[job_id]
 
     async def _make(self, job: VideoJob, fields: VideoEditRequest) -> None:
         made = await self._made(job, fields)

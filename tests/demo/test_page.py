@@ -16,6 +16,7 @@ from PIL import Image
 from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
 from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
 from support.page import running_page
+from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.demo import examples
@@ -69,13 +70,18 @@ def images(
 
 
 @pytest.fixture(scope="module")
-def videos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def video_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     stages = {"camera": {"kind": "diffusers"}}
     graph = {**IMAGES, "stages": stages, "outputs": {"video": "camera"}}
-    with (
-        running_gateway(tmp_path_factory.mktemp("gateway"), graph) as gateway,
-        opened(gateway.url, tmp_path_factory.mktemp("page")) as client,
-    ):
+    with running_gateway(tmp_path_factory.mktemp("gateway"), graph) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def videos(
+    video_gateway: RunningGateway, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Client]:
+    with opened(video_gateway.url, tmp_path_factory.mktemp("page")) as client:
         yield client
 
 
@@ -266,8 +272,8 @@ def test_a_picture_is_edited_below_a_mask(
 
 
 def test_a_video_is_made(videos: Client) -> None:
-    numbers = ("64", "48", "5", "8", None, None)
-    updates = list(videos.submit("a boat", *numbers, api_name="/make_video"))
+    numbers = ("64", "48", None, "5", "8", None, None)
+    updates = list(videos.submit("a boat", None, *numbers, api_name="/make_video"))
     file, line, times = (last(updates, index) for index in range(3))
     with av.open(file) as container:
         (stream,) = container.streams.video
@@ -276,12 +282,44 @@ def test_a_video_is_made(videos: Client) -> None:
     assert "Whole answer" in times
 
 
+def test_a_video_that_takes_long_shows_its_progress_and_stop_ends_its_job(
+    videos: Client, video_gateway: RunningGateway
+) -> None:
+    numbers = ("64", "48", "1", None, "8", None, None)
+    job = videos.submit("hang", None, *numbers, api_name="/make_video")
+    wait_until(lambda: any("50 %" in one[1] for one in job.outputs()), 20)
+    (kept,) = httpx.get(f"{video_gateway.url}/v1/videos").json()["data"]
+    assert (kept["status"], kept["num_frames"]) == ("in_progress", 8)
+    assert job.cancel()
+    wait_until(lambda: not httpx.get(f"{video_gateway.url}/v1/videos").json()["data"], 20)
+    video_gateway.wait_until_idle()
+
+
+def test_a_video_begins_with_a_given_frame(
+    videos: Client, video_gateway: RunningGateway, tmp_path: Path
+) -> None:
+    Image.new("RGB", (64, 48)).save(tmp_path / "first.png")
+    first = handle_file(tmp_path / "first.png")
+    numbers = ("64", "48", None, "5", None, None, None)
+    updates = list(videos.submit("a boat", first, *numbers, api_name="/make_video"))
+    assert "Done." in last(updates, 1)
+    chunk = video_gateway.stages.stages["camera"].opened[-1]
+    (medium,) = chunk.message.given_media
+    assert (medium.field, chunk.tensors[medium.tensor].numpy().shape) == ("image", (48, 64, 3))
+
+
+def test_a_video_that_fails_says_why(videos: Client) -> None:
+    numbers = (None,) * 7
+    updates = list(videos.submit("refuse", None, *numbers, api_name="/make_video"))
+    assert "makes no video" in last(updates, 1)
+
+
 @pytest.mark.parametrize(("prompt", "frames"), [(" ", None), ("a boat", "many")])
 def test_a_video_that_cannot_be_asked_for_is_refused_on_the_page(
     videos: Client, prompt: str, frames: str | None
 ) -> None:
-    numbers = (None, None, frames, None, None, None)
-    updates = list(videos.submit(prompt, *numbers, api_name="/make_video"))
+    numbers = (None, None, None, frames, None, None, None)
+    updates = list(videos.submit(prompt, None, *numbers, api_name="/make_video"))
     assert "os-failure" in last(updates, 1)
 
 
