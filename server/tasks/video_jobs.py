@@ -153,7 +153,6 @@ class VideoJobs:
         try:
             with following(Trace(request_id=job.id)):
                 async with self._turns:
-                    self._progress[job.id] = 0
                     await self._make(job, fields)
         except ApiError as error:
             await self.store.end(job.failed(JobError.of(error)), {})
@@ -190,6 +189,7 @@ class VideoJobs:
                         raise
                     wait_s = float(error.headers.get("Retry-After", 1))
                 else:
+                    self._progress[job.id] = 0
                     return await running.made(lambda step, num: self._note(job.id, step, num))
             await asyncio.sleep(wait_s)  # as clients do that are refused so
 

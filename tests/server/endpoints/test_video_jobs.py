@@ -342,3 +342,30 @@ def test_a_video_is_read_on_while_it_is_deleted(client: httpx.Client) -> None:
         assert client.delete(place).status_code == 200
         assert answer.read() == whole
     assert np.frombuffer(whole, np.uint8).size > 10_000
+
+
+def test_a_stage_that_ends_fails_what_it_runs_and_makes_what_waits_after_its_restart(
+    tmp_path: Path,
+) -> None:
+    bounds = VideoBounds(at_once=1)
+    with running_gateway(tmp_path, STUDIO, videos=bounds) as mortal, client_of(mortal) as client:
+        running, waiting = create(client, prompt="hang"), create(client)
+        when(client, running, lambda now: now["progress"])
+        mortal.do(mortal.stages.stages["studio"].kill)
+        failed = done(client, running)
+        assert failed["status"] == "failed"
+        assert failed["error"]["code"] == "stage_unavailable"
+        assert done(client, waiting)["status"] == "completed"
+
+
+def test_a_full_server_makes_a_job_wait(tmp_path: Path) -> None:
+    graph = {**STUDIO, "deadlines": {"first_chunk_s": 60, "next_chunk_s": 60}}
+    with running_gateway(tmp_path, graph, max_requests=1) as full, client_of(full) as client:
+        first = create(client, prompt="hang")
+        when(client, first, lambda now: now["progress"])
+        assert client.post(f"{URL}/sync", json={"prompt": "a cat"}).status_code == 503
+        second = create(client)
+        time.sleep(1.5)
+        assert job_of(client, second)["status"] == "queued"
+        assert client.delete(f"{URL}/{first['id']}").status_code == 200
+        assert done(client, second)["status"] == "completed"
