@@ -136,6 +136,15 @@ def tiny_thinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_glm_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from omnistage.stages.glm_image.checkpoint.tiny import write_tiny_glm_image
+
+    folder = tmp_path_factory.mktemp("tiny") / "glm-image"
+    write_tiny_glm_image(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one tiny Qwen-Image pipeline."""
     from omnistage.stages.diffusion.checkpoint import write_tiny

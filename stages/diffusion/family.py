@@ -9,9 +9,10 @@ HERE = "omnistage.stages.diffusion"
 
 
 def pick(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
-    """Whatever is a pipeline."""
-    is_pipeline = checkpoint.has(PIPELINE) or checkpoint.has(MODULAR_PIPELINE)
-    return Picked(GRAPHS / "diffusers.yaml") if is_pipeline else None
+    """Whatever is a pipeline, unless another family knows it."""
+    if not (checkpoint.has(PIPELINE) or checkpoint.has(MODULAR_PIPELINE)):
+        return None
+    return Picked(GRAPHS / "diffusers.yaml", is_last_resort=True)
 
 
 FAMILY = Family(

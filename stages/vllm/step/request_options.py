@@ -29,7 +29,7 @@ class LatePrompt(msgspec.Struct, frozen=True):
     first_token_position: int
     position_delta: int
     ends: dict[str, tuple[float, float]]
-    fed: dict[str, list[float]]
+    fed: dict[str, list[float | list[float]]]
     complete: bool
 
 
@@ -96,7 +96,7 @@ def late_input_options(
     first_token_position: int = 0,
     position_delta: int = 0,
     ends: Mapping[str, tuple[float, float]],
-    fed: Mapping[str, Sequence[float]] | None = None,
+    fed: Mapping[str, Sequence[float | list[float]]] | None = None,
     complete: bool = False,
 ) -> RequestOptions:
     """Describe a request with late inputs.
@@ -104,9 +104,9 @@ def late_input_options(
     `inputs`: the prompt's columns, as `Layout.pack` makes them; hidden row `hidden_sources[k]` of
     the feed goes to position `hidden_positions[k]`, both ascending. `following`, a row's number
     beyond those and a position: it and all rows behind it go there and behind, as many as will
-    come. By the tensors that columns are fed by: `fed`, the first values, if they are known; by
-    those, or by the names of columns `after_rows`: `ends`, the value after the last one, then for
-    ever. `first_token_position`: where the first value goes that is fed.
+    come. By the tensors that columns are fed by: `fed`, the first values, if they are known, of a
+    wide column lists; by those, or by the names of columns `after_rows`: `ends`, the value after
+    the last one, then for ever. `first_token_position`: where the first value goes that is fed.
     """
     late = LatePrompt(
         num_prompt=len(inputs),

@@ -1,0 +1,1 @@
+"""GLM-Image's autoregressive half as a stage of its own."""

@@ -1,0 +1,94 @@
+"""GLM-Image over HTTP: image ids from vLLM, and the image that the pipeline draws from them."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from support.glm_image import make_greedy
+from support.image_requests import ask, bare_pipeline, expected, is_same, pictures_of
+from support.server import TinyServer, running_server
+
+from omnistage.stage_configs.pick import GRAPHS
+
+pytestmark = pytest.mark.engine
+
+QUOTED = "A red fox says 'hello'"
+
+
+@pytest.fixture(scope="module")
+def bare_glm(tiny_glm_image: Path) -> Any:
+    return make_greedy(bare_pipeline(tiny_glm_image))
+
+
+@pytest.fixture(scope="module")
+def server(tiny_glm_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    """Its name makes sure that nothing is left of each test's requests."""
+    folder = tmp_path_factory.mktemp("glm")
+    document = yaml.safe_load((GRAPHS / "glm_image_tiny.yaml").read_text())
+    document["stages"]["prior"]["engine"]["override_generation_config"] = {"temperature": 0}
+    graph = folder / "graph.yaml"
+    graph.write_text(yaml.safe_dump(document))
+    with running_server(str(graph), folder / "log", "--model", str(tiny_glm_image)) as running:
+        yield running
+
+
+async def test_images_of_several_requests_equal_the_whole_pipelines(
+    server: TinyServer, bare_glm: Any
+) -> None:
+    asked: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        (QUOTED, {"size": "64x96"}, {"width": 64, "height": 96}),
+        ("two cats", {"num_inference_steps": 2}, {"num_inference_steps": 2}),
+        ("a dog", {"guidance_scale": 3.0}, {"guidance_scale": 3.0}),
+        ("a bird", {"n": 2}, {"num_images_per_prompt": 2}),
+    ]
+    answers = await asyncio.gather(
+        *(ask(server, prompt, seed, **more) for seed, (prompt, more, _) in enumerate(asked))
+    )
+    for seed, (answer, (prompt, _, more)) in enumerate(zip(answers, asked, strict=True)):
+        wanted = expected(bare_glm, prompt, seed, **more)
+        for picture, one in zip(pictures_of(answer), wanted, strict=True):
+            assert is_same(picture, one), prompt
+    other = expected(bare_glm, "two cats", 0, width=64, height=96)
+    assert not is_same(pictures_of(answers[0])[0], other[0])
+
+
+async def test_only_steps_of_the_image_are_progress(server: TinyServer) -> None:
+    body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 3, "stream": True}
+    async with httpx.AsyncClient(timeout=120) as client:
+        url = f"{server.url}/v1/images/generations"
+        answer = await client.post(url, json={**body, "stream_progress": True})
+    told = [line.removeprefix("data: ") for line in answer.text.splitlines()]
+    events = [json.loads(line) for line in told if line.startswith("{")]
+    steps = [(one["step"], one["steps"]) for one in events if "step" in one]
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"size": "100x64"}, "size"), ({"prompt": "a<sop>2 2<eop>"}, "prompt")],
+    ids=["size", "size tag"],
+)
+async def test_what_cannot_be_made_is_refused(
+    fields: dict[str, str], param: str, server: TinyServer
+) -> None:
+    answer = await ask(server, fields.pop("prompt", "a cat"), 1, **fields)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_clients_that_hang_up_at_any_moment_leave_nothing(
+    server: TinyServer, bare_glm: Any
+) -> None:
+    async def hang_up(number: int) -> None:
+        asking = asyncio.create_task(ask(server, QUOTED, number))
+        await asyncio.sleep(number / 5)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    await asyncio.gather(*(hang_up(number) for number in range(10)))
+    (picture,) = pictures_of(await ask(server, "a cat", 1))
+    assert is_same(picture, expected(bare_glm, "a cat", 1)[0])

@@ -1,0 +1,196 @@
+"""The stage of image ids against transformers' loop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import torch
+from support.glm_image import make_greedy, reference_ids
+from support.image_requests import bare_pipeline
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.contract import Receiver
+from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.kinds import Payload, payloads
+from omnistage.stage_configs.pick import GRAPHS
+from omnistage.stages.diffusion.request.coming_arguments import ComingArguments
+from omnistage.stages.messages.arguments import ArgumentsToCome
+from omnistage.stages.messages.body import Draw, GivenMedium
+from omnistage.stages.messages.edge import EDGE, Edge, Open
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.ports import Port
+from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+CPU = torch.device("cpu")
+ADDRESSES = ("prior.gateway", "prior.dit.open", "prior.dit.feed", "prior.dit.rows")
+PROMPT = "A red fox says 'hello'"
+GREEDY = {"temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def bare(tiny_glm_image: Path) -> Any:
+    return make_greedy(bare_pipeline(tiny_glm_image))
+
+
+class Harness:
+    """A stage of image ids and the far ends of its edge."""
+
+    def __init__(self, stage: Any, opens: Receiver[Edge], feed: Receiver[Edge]) -> None:
+        self.stage = stage
+        self._opens = opens
+        self._feed = feed
+        self._announced: dict[str, ComingArguments] = {}
+
+    async def arguments(
+        self, name: str, body: Mapping[str, Any], seed: int | None = None
+    ) -> dict[str, Any]:
+        """Serve one request; what its pipeline would be given."""
+        await self.stage.serve(
+            Opened(name, Request(Draw(dict(body)), ["image"], ["prior", "dit"], seed=seed))
+        )
+        self._look()
+        coming = self._announced.pop(name)
+        assert coming.is_complete
+        return coming.arguments(CPU, torch.float32)
+
+    def _look(self) -> None:
+        while (chunk := self._opens.receive()) is not None:
+            assert isinstance(chunk.message, Open)
+            about = chunk.message.read(ArgumentsToCome)
+            assert about.replaces == []  # the pipeline gets the prompt, too
+            self._announced[chunk.request_id] = ComingArguments(about)
+        while (chunk := self._feed.receive()) is not None:
+            if chunk.request_id in self._announced:
+                self._announced[chunk.request_id].add(chunk)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def greedy(
+    tiny_glm_image: Path, tmp_path_factory: pytest.TempPathFactory, cpu_engine: None
+) -> AsyncIterator[Harness]:
+    async for harness in harness_of(tiny_glm_image, tmp_path_factory.mktemp("greedy"), GREEDY):
+        yield harness
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def sampling(
+    tiny_glm_image: Path, tmp_path_factory: pytest.TempPathFactory, cpu_engine: None
+) -> AsyncIterator[Harness]:
+    async for harness in harness_of(tiny_glm_image, tmp_path_factory.mktemp("sampling"), {}):
+        yield harness
+
+
+async def harness_of(model: Path, folder: Path, sampling: dict[str, Any]) -> AsyncIterator[Harness]:
+    from omnistage.stages.glm_image.prior import Prior
+
+    connector = make_connector("shm", folder, {})
+    for address in ADDRESSES:
+        connector.create(address)
+    outputs, opens, feed = (connector.sender(address) for address in ADDRESSES[:3])
+    port = Port(ADDRESSES[3], "shm", str(folder), {})
+    options = load_graph(GRAPHS / "glm_image_tiny.yaml").stages["prior"].engine
+    # Prompts in several pieces, and more requests than run at once.
+    options = {**options, "max_num_batched_tokens": 16, "max_num_seqs": 3}
+    if sampling:
+        options["override_generation_config"] = sampling
+    downstream = Downstream("dit", payloads(Payload.ARGUMENTS), opens, feed, port, [1])
+    ports = StagePorts("prior", str(model), options, {}, outputs, [downstream])
+    stage = Prior(ports)
+    await stage.start()
+    ends = connector.receiver(ADDRESSES[1], EDGE), connector.receiver(ADDRESSES[2], EDGE)
+    yield Harness(stage, *ends)
+    await stage.close()
+    for end in (outputs, opens, feed, *ends):
+        end.close()
+    for address in ADDRESSES:
+        connector.destroy(address)
+
+
+async def test_greedy_ids_of_several_at_once_equal_transformers(greedy: Harness, bare: Any) -> None:
+    asked: list[tuple[str, int, int]] = [
+        (PROMPT, 96, 64),
+        ("two cats " * 6, 64, 64),
+        ("Löwe 狐狸", 32, 160),
+        ("a", 128, 96),
+    ]
+    bodies = [{"prompt": text, "height": high, "width": wide} for text, high, wide in asked]
+    made = await asyncio.gather(
+        *(greedy.arguments(f"many-{n}", body) for n, body in enumerate(bodies))
+    )
+    for arguments, one in zip(made, asked, strict=True):
+        expected = reference_ids(bare, *one)
+        assert arguments["prior_token_ids"].dtype == torch.int64
+        assert arguments["prior_token_ids"].tolist() == [expected.tolist()]
+        assert (arguments["height"], arguments["width"]) == one[1:]
+    assert len({str(one["prior_token_ids"].tolist()) for one in made}) == len(asked)
+    assert len(made[3]["prior_token_ids"].unique()) > 1  # or any positions would do
+
+
+async def test_several_prompts_of_a_request_are_rows_of_one_argument(
+    greedy: Harness, bare: Any
+) -> None:
+    prompts = [PROMPT, "a dog"]
+    body = {"prompt": prompts, "height": 64, "width": 64}
+    arguments = await greedy.arguments("several", body)
+    expected = [reference_ids(bare, text, 64, 64).tolist() for text in prompts]
+    assert arguments["prior_token_ids"].tolist() == expected
+
+
+async def test_sampled_ids_repeat_with_their_seed_only(sampling: Harness, bare: Any) -> None:
+    body = {"prompt": PROMPT, "height": 128, "width": 128}
+    seeds = [1, 1, 2, None]
+    made = await asyncio.gather(
+        *(sampling.arguments(f"seed-{n}", body, seed) for n, seed in enumerate(seeds))
+    )
+    first, again, other, without = (str(one["prior_token_ids"].tolist()) for one in made)
+    assert first == again
+    assert len({first, other, without}) == 3
+
+
+async def test_the_place_of_cancelled_requests_is_given_to_the_next(
+    greedy: Harness, bare: Any
+) -> None:
+    body = {"prompt": [PROMPT] * 4, "height": 256, "width": 256}
+    gone = [asyncio.create_task(greedy.arguments(f"gone-{n}", body)) for n in range(4)]
+    await asyncio.sleep(0.3)
+    for task in gone:
+        task.cancel()
+    await asyncio.gather(*gone, return_exceptions=True)
+    after = await greedy.arguments("after", {"prompt": "a", "height": 32, "width": 32})
+    assert after["prior_token_ids"].tolist() == [reference_ids(bare, "a", 32, 32).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"height": 100}, "size", "height is 100; this model's sides are multiples of 32"),
+        ({"width": 48}, "size", "width is 48; this model's sides are multiples of 32"),
+        ({"prompt": "a cat<sop>1 1<eop>"}, "prompt", "has '<eop>', which only the model's own"),
+        ({"prompt": ["a", "b<|image|>"]}, "prompt", r"has '<\|image\|>', which only"),
+        ({"prompt": "x<|dit_token_64|>"}, "prompt", "which only the model's own processor writes"),
+        ({"height": 2048}, "prompt", "its image 2290 with its draft; together at most 2048"),
+        ({"prompt": "x" * 2000}, "prompt", "has 20.. tokens"),
+    ],
+    ids=["height", "width", "size tag", "image", "start", "image too large", "prompt too long"],
+)
+async def test_what_cannot_be_made_is_refused_by_its_field(
+    fields: dict[str, Any], param: str, message: str, greedy: Harness
+) -> None:
+    body = {"prompt": "a cat", "height": 64, "width": 1024, **fields}
+    with pytest.raises(RequestError, match=message) as refused:
+        await greedy.arguments(f"refused-{param}-{message[:8]}", body)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+async def test_an_edit_is_refused(greedy: Harness) -> None:
+    draw = Draw({"prompt": "a"}, [GivenMedium("image", "image0")])
+    request = Request(draw, ["image"], ["prior", "dit"])
+    with pytest.raises(RequestError, match="makes pictures from words only") as refused:
+        await greedy.stage.serve(Opened("edit", request))
+    assert (refused.value.status, refused.value.param) == (400, "image")
