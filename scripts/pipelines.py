@@ -23,13 +23,23 @@ from typing import Any
 
 warnings.filterwarnings("ignore")
 import diffusers  # noqa: E402
+from diffusers import ModularPipeline  # noqa: E402
 
 from omnistage.server.tasks.audio_task import GeneratedAudioRequest  # noqa: E402
 from omnistage.server.tasks.images.schema import EditRequest, ImageRequest  # noqa: E402
 from omnistage.server.tasks.videos.schema import VideoRequest  # noqa: E402
 from omnistage.stages.diffusion.loading.components import denoises  # noqa: E402
-from omnistage.stages.diffusion.makes import PipelineSignature, call_of  # noqa: E402
+from omnistage.stages.diffusion.loading.modular import (  # noqa: E402
+    ModularAdapter,
+    adapter_over,
+)
+from omnistage.stages.diffusion.makes import (  # noqa: E402
+    PipelineSignature,
+    call_of,
+    signature_of,
+)
 from omnistage.stages.diffusion.request.arguments import FIELDS, RATES, STEPS  # noqa: E402
+from omnistage.stages.diffusion.request.extra import problem_of  # noqa: E402
 from omnistage.stages.diffusion.request.previews import ON_STEP  # noqa: E402
 from omnistage.stages.diffusion.request.sound import ARGUMENTS  # noqa: E402
 from omnistage.stages.diffusion.request.tasks import (  # noqa: E402
@@ -115,10 +125,10 @@ class Judgement:
             return str(error).partition(":")[0].removeprefix(f"{self.name} ")
         known = self._known
         is_free = any(one.kind is one.VAR_KEYWORD for one in known.values())
-        for name in ("prompt", STEPS, "output_type"):
+        for name in ("prompt", "output_type"):
             if name not in known and not (is_free and name != "prompt"):
                 return f"its call takes no `{name}`"
-        missing = [one for one in self._required if one not in self._reached]
+        missing = [one for one in self._unreached if problem_of(self._instance, one)]
         if missing:
             return f"no field for {_listed(missing)}, which its call requires"
         if not self.denoisers:
@@ -131,7 +141,9 @@ class Judgement:
         known = self._known
         limits = []
         if ON_STEP not in known:
-            limits.append("no progress and no previews: it takes no callback")
+            limits.append("no previews: it takes no callback")
+        if self._unreached:
+            limits.append(f"`call_defaults` must have {_listed(self._unreached)}")
         media = [one for one in known if MEDIA.search(one) and not NO_MEDIA.search(one)]
         unreached = [one for one in media if one not in self._reached]
         if unreached:
@@ -181,13 +193,23 @@ class Judgement:
 
     @property
     def _call(self) -> PipelineSignature:
+        if hasattr(self.made, "pipeline_signature"):
+            return signature_of(self.made)
         call = call_of(self.name)
         assert call is not None, f"{self.name} is not among Diffusers' pipelines"
         return call
 
     @property
     def _known(self) -> Mapping[str, inspect.Parameter]:
-        return arguments_of(object.__new__(self.made))
+        return arguments_of(self._instance)
+
+    @property
+    def _instance(self) -> Any:
+        return object.__new__(self.made)
+
+    @property
+    def _unreached(self) -> list[str]:
+        return [one for one in self._required if one not in self._reached]
 
     @property
     def _reached(self) -> set[str]:
@@ -209,8 +231,6 @@ class Judgement:
         packages = getattr(self.made, "_backends", None)
         if packages:
             return f"Diffusers needs {_listed(packages)} for it, which is not installed"
-        if "modular" in self.made.__module__:
-            return "a modular pipeline: it has no `model_index.json`"
         if "__call__" not in dir(self.made):
             return "a base class: it has no call"
         return ""
@@ -232,6 +252,9 @@ def _has_field(path: str, name: str) -> bool:
 
 def component_classes(made: Any) -> dict[str, list[type]]:
     """Return the components of a pipeline class with the classes of their annotations."""
+    if issubclass(made, ModularAdapter):
+        blocks = made.blocks_class()
+        return {one.name: list(_classes_of(one.type_hint)) for one in blocks.expected_components}
     try:
         hints = typing.get_type_hints(made.__init__)
     except (NameError, TypeError):  # an annotation of something that is not imported
@@ -254,8 +277,9 @@ def _classes_of(annotation: object) -> Iterator[type]:
 def pipeline_classes() -> list[Any]:
     """Return the public pipeline classes that are not deprecated, by name."""
     names = sorted(name for name in dir(diffusers) if name.endswith("Pipeline"))
-    found = [getattr(diffusers, name) for name in names]
-    return [one for one in found if ".deprecated." not in one.__module__]
+    found = [getattr(diffusers, name) for name in names if name != "ModularPipeline"]
+    known = [one for one in found if ".deprecated." not in one.__module__]
+    return [adapter_over(one) if issubclass(one, ModularPipeline) else one for one in known]
 
 
 def row(judged: Judgement, verified: str) -> str:

@@ -16,6 +16,7 @@ from omnistage.stage_configs.checkpoint import MODULAR_PIPELINE, PIPELINE, Check
 from omnistage.stage_configs.kinds import Offer
 from omnistage.stages.messages.to_gateway import PipelineOutput
 
+IMAGES, FRAMES = ("images", "image"), ("frames", "video")
 RESULTS = ("images", "frames", "image", "video")  # names of pixels in what a call returns
 SOUNDS = ("audios", "audio", "sound")  # and of samples
 GUIDANCE = "guidance_scale"  # of a modular pipeline's guider, beside the inputs of its blocks
@@ -49,7 +50,8 @@ class PipelineSignature:
     @property
     def output(self) -> PipelineOutput:
         """Returns what is made: `image`, `video` (with or without audio) or `audio` alone."""
-        if "num_frames" in self.parameters:
+        is_video = self.returns.intersection(FRAMES) and not self.returns.intersection(IMAGES)
+        if "num_frames" in self.parameters or is_video:
             return "video"
         if self.returns:
             return "image" if self.returns.intersection(RESULTS) else "audio"

@@ -49,6 +49,7 @@ from omnistage.stages.diffusion.request.tasks import (
     arguments_of,
     classes_over,
     makes_alpha,
+    takes,
 )
 from omnistage.stages.diffusion.request.text_tokens import TokenCounter
 from omnistage.stages.diffusion.request.told import Told
@@ -149,7 +150,7 @@ class DiffusionStage:
         self._kind = output_kind(pipeline)
         self._rate_hz = rate_of(pipeline, needs_one=self._kind == "audio")
         short = {
-            STEPS: WARM_UP_STEPS,
+            **({STEPS: WARM_UP_STEPS} if takes(known, STEPS) else {}),
             **length_for_warm_up(known),
             **self._default_options.warm_up(),
             **self._extra_options.defaults(pipeline),

@@ -18,6 +18,7 @@ from omnistage.stage_configs.checkpoint import MODULAR_PIPELINE
 from omnistage.stages.diffusion.makes import GUIDANCE, PipelineSignature
 
 BLOCKS_FILE = "modular_config.json"  # of blocks whose code is in the folder
+OF_OBJECTS = "conditions"  # how inputs end that are objects of a class beside the pipeline
 # What blocks make, by the names that other pipelines give it.
 OUTPUTS = {name: name for name in ("images", "image", "audio", "audios", "sound")}
 OUTPUTS["videos"] = "frames"
@@ -141,21 +142,21 @@ def adapter_class(folder: Path) -> type[ModularAdapter]:
     if blocks_file.is_file() and json.loads(blocks_file.read_text()).get("auto_map"):
         raise ValueError(f"{blocks_file}: its blocks are code of the folder, which is not run")
     index = json.loads((folder / MODULAR_PIPELINE).read_text())
-    return _adapter_class(
-        str(folder), str(index.get("_class_name")), str(index.get("_blocks_class_name"))
-    )
-
-
-@cache
-def _adapter_class(folder: str, name: str, blocks_name: str) -> type[ModularAdapter]:
+    name, blocks = str(index.get("_class_name")), str(index.get("_blocks_class_name"))
     made: Any = getattr(diffusers, name, None)
     if not (isinstance(made, type) and issubclass(made, ModularPipeline)):
         raise ValueError(f"{folder}: {name} is no modular pipeline of Diffusers")
-    found = getattr(diffusers, blocks_name, None)
+    return adapter_over(made, blocks)
+
+
+@cache
+def adapter_over(made: Any, blocks: str = "") -> type[ModularAdapter]:
+    """Return the class for a modular one; `blocks`: the name of its blocks, or its class's own."""
+    found: Any = getattr(diffusers, blocks, None)
     is_own = isinstance(found, type) and issubclass(found, ModularPipelineBlocks)
     if not is_own or not getattr(found, "block_classes", None):
         found = getattr(diffusers, getattr(made, "default_blocks_name"))  # noqa: B009
-    modular = _empty(made, found, Path(folder))
+    modular = made(found())
     parameters = list(_parameters(modular))
     names = frozenset(one.name for one in parameters)
     returns = frozenset(OUTPUTS[one] for one in modular._blocks.output_names if one in OUTPUTS)
@@ -169,9 +170,9 @@ def _adapter_class(folder: str, name: str, blocks_name: str) -> type[ModularAdap
         "__call__": call,
         "modular_class": made,
         "blocks_class": found,
-        "pipeline_signature": PipelineSignature(name, names, returns),
+        "pipeline_signature": PipelineSignature(made.__name__, names, returns),
     }
-    return type(name, (ModularAdapter,), content)
+    return type(made.__name__, (ModularAdapter,), content)
 
 
 def _empty(made: Any, blocks: Any, folder: Path) -> Any:
@@ -182,12 +183,15 @@ def _empty(made: Any, blocks: Any, folder: Path) -> Any:
 
 def _parameters(modular: Any) -> Iterator[inspect.Parameter]:
     """Yield the inputs of a modular pipeline's blocks as parameters, and its guider's scale."""
-    seen = set()
+    seen, outputs = set(), modular._blocks.intermediate_output_names
     for one in modular._blocks.inputs:
-        if one.name is None or not one.name.isidentifier() or one.name in seen:
+        is_named = one.name is not None and one.name.isidentifier() and one.name not in seen
+        if not is_named or one.name.endswith(OF_OBJECTS):
             continue
         seen.add(one.name)
-        default = inspect.Parameter.empty if one.required else one.default
+        # One that a block makes is required by those blocks alone that come without it.
+        is_required = one.required and one.name not in outputs
+        default = inspect.Parameter.empty if is_required else one.default
         hint = inspect.Parameter.empty if one.type_hint is None else one.type_hint
         kind = inspect.Parameter.KEYWORD_ONLY
         yield inspect.Parameter(one.name, kind, default=default, annotation=hint)

@@ -23,6 +23,7 @@ TRIES = (
     ("video",),
     ("control_image",),
     ("control_video",),
+    ("image", "video"),
     ("image", "mask"),
     ("video", "mask"),
     ("image", "control_image"),

@@ -180,6 +180,7 @@ TABLE = (
     PlaceRow("last_image", "conditions", _last),
     PlaceRow("video", "conditions", _from_start),
     PlaceRow("video", "video", video_frames),
+    PlaceRow("video", "driving_video", video_frames),
     PlaceRow("control_video", "control_video", video_frames),
     PlaceRow("control_video", "conditioning_frames", video_frames),
     PlaceRow("reference_image", "reference_images", _listed, MANY),

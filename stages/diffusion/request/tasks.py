@@ -92,7 +92,7 @@ class PipelineTask:
     def may_repaint_all(self) -> bool:
         """Return whether a mask of the whole picture leaves something of it, by its class."""
         strength = arguments_of(self.pipeline).get("strength")
-        return strength is not None and strength.default < 1
+        return strength is not None and isinstance(strength.default, float) and strength.default < 1
 
     def check(self, media: Media, kind: str) -> None:
         """Raise RequestError for more, or fewer, media of a field than are taken."""
@@ -193,6 +193,11 @@ def arguments_of(pipeline: Any) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(pipeline.__call__).parameters
 
 
+def takes(known: Mapping[str, inspect.Parameter], name: str) -> bool:
+    """Returns whether a call with these parameters can be given an argument of a name."""
+    return name in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
+
+
 def takes_several(pipeline: Any) -> bool:
     """Return whether a list in `image` is references of one result; by the class, if it is known.
 
@@ -224,6 +229,8 @@ def _needed(
         "control_image": True,
         "control_video": True,
     }
+    if getattr(made, "has_workflows", False):  # a modular one, whose inputs choose what it makes
+        by_class = {}
     for field, place in places.items():
         if known[place.argument].default is inspect.Parameter.empty or by_class.get(field):
             yield field

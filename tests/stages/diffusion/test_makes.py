@@ -34,6 +34,8 @@ def folder_of(folder: Path, name: Any) -> Path:
         ("LTXPipeline", VIDEO),
         ("HunyuanVideoPipeline", VIDEO),
         ("LTX2Pipeline", VIDEO),
+        ("SanaVideoPipeline", VIDEO),
+        ("LattePipeline", VIDEO),
         ("Kandinsky6TI2VAPipeline", VIDEO),
         ("StableAudioPipeline", AUDIO),
         ("StableAudio3InpaintPipeline", AUDIO),
