@@ -470,3 +470,19 @@ def test_a_port_that_is_taken_is_told_before_the_page_is_built() -> None:
     assert result.exit_code == 1
     assert f"error: cannot listen on 127.0.0.1:{port}: " in plain(result.output)
     assert "gradio" not in sys.modules
+
+
+def test_commands_keep_onnxruntime_from_reporting() -> None:
+    """`tiny`, `verify` and `bench` import Diffusers, which imports it."""
+    code = (
+        "import os, sys\n"
+        "from omnistage.server.cli import main\n"
+        "sys.argv = ['omnistage', '--version']\n"
+        "try:\n    main()\n"
+        "finally:\n    print(os.environ['ORT_DISABLE_TELEMETRY'])\n"
+    )
+    name = "ORT_DISABLE_TELEMETRY"
+    environment = {one: value for one, value in os.environ.items() if one != name}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["1"], done.stderr
