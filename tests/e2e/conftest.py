@@ -75,6 +75,7 @@ def server(
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
         with running_server(str(GRAPHS / "qwen3_omni_tiny.yaml"), server_log, *options) as running:
             asyncio.run(warm_up(running))
+            running.fixture = "server"
             yield running
 
 
@@ -135,6 +136,7 @@ def images(tiny_qwen_image: Path, images_log: Path) -> Iterator[TinyServer]:
                 patch.setenv(name, value)
             serving = picture_server("diffusers.yaml", tiny_qwen_image, folder, *key)
             running = servers.enter_context(serving)
+        running.fixture = "images"
         yield running
 
 
@@ -172,15 +174,16 @@ class Opened:
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_left() -> AsyncIterator[None]:
-    """After each test no stage of any server holds anything for a request, or has more open."""
-    for server in RUNNING:
+async def nothing_is_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """After each test no stage of its servers holds anything for a request, or has more open."""
+    used = [one for one in RUNNING if one.fixture in (None, *request.fixturenames)]
+    for server in used:
         await warm_up_again(server)
-    before = {server: Opened.by(server) for server in RUNNING}
+    before = {server: Opened.by(server) for server in used}
     yield
     deadline = time.monotonic() + SETTLE_S
     while left := what_is_left(before):
-        assert time.monotonic() < deadline, (left, [open_targets(server) for server in RUNNING])
+        assert time.monotonic() < deadline, (left, [open_targets(server) for server in used])
         await asyncio.sleep(0.05)
 
 

@@ -45,6 +45,7 @@ class TinyServer:
         self.process = process
         self.model = model
         self.is_killed = False  # by a test that means to
+        self.fixture: str | None = None  # of the tests that use it, if it runs beside others, too
         self.warm: dict[str, int] | None = None  # its stages' generations at its warm-up
 
     def body(self, messages: list[Any], **more: Any) -> dict[str, Any]:
