@@ -7,7 +7,7 @@ DEMO := .venv-demo
 COMMA := ,
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load compose
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load compose pipelines
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -183,6 +183,11 @@ realtime-clients: venv
 	npm install --silent --prefix $(REALTIME)/agents @openai/agents-realtime@0.20.0 zod
 	PYTHONPATH=tests $(BIN)/python tools/realtime_clients.py --livekit $(REALTIME)/livekit/bin/python \
 	  --pipecat $(REALTIME)/pipecat/bin/python --agents $(REALTIME)/agents $(ARGS)
+
+# Every class of Diffusers' pipelines that can be built tiny against its bare call, in ten minutes; writes
+# docs/diffusers-pipelines.md. ARGS="FluxPipeline WanPipeline": these classes.
+pipelines: venv
+	PYTHONPATH=tests $(BIN)/python scripts/pipelines.py --run $(ARGS)
 
 # The rooms and who imports whom, as Mermaid, for docs/architecture.md.
 graph: venv

@@ -94,6 +94,7 @@ class StepBatcher:
         self._denoisers = denoisers or find_denoisers(pipeline)
         self._controls = controls_in(pipeline)
         self._runs_one = False  # a request at a time
+        self.alone_because = ""  # why no forward is shared, if none can be
         self._device = next(next(iter(self._denoisers.values())).parameters()).device
         self._switchboard = Switchboard()
         # Without lanes all is computed in the engine's thread.
@@ -209,10 +210,10 @@ class StepBatcher:
             names = ", ".join(self._denoisers)
             raise ValueError(f"the pipeline did not call its denoiser: {names}")
         if not is_kept():
-            logger.warning("the pipeline changes its denoiser in a call: one request at a time")
+            self.alone_because = "a call changes the denoiser's attention: one request at a time"
             self._runs_one = True
-        if not second:
-            logger.warning("the pipeline makes one picture in a call: no forwards are shared")
+        elif not second:
+            self.alone_because = "calls for two pictures cannot be made"
         made = {}
         axes = None
         for name, module in self._stepped.items():
@@ -222,6 +223,10 @@ class StepBatcher:
                 axes = None
             # one that two short calls do not reach is of the same kind as the one before it
             made[name] = Denoiser(name, module.forward, axes, self._beside)
+        if not any(made[name].may_merge for name in self._denoisers) and not self.alone_because:
+            self.alone_because = "merged calls of the denoiser differ from single ones"
+        if self.alone_because:
+            logger.warning("no forwards are shared: %s", self.alone_because)
         return made
 
     @property

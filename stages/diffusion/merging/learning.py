@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from PIL.Image import Image
 
 from omnistage.stages.device.memory import is_out_of_memory
 from omnistage.stages.diffusion.merging.axes import Axes
@@ -24,7 +25,7 @@ from omnistage.stages.diffusion.merging.calls import (
     nested,
     split,
 )
-from omnistage.stages.diffusion.merging.containers import is_object
+from omnistage.stages.diffusion.merging.containers import is_object, leaves, rebuilt
 from omnistage.stages.diffusion.merging.text_padding import TextPadding, candidates
 from omnistage.stages.diffusion.profiles.profile import profile_of
 
@@ -106,17 +107,20 @@ def calls_of_two(
     """Return the first calls of modules in a call of twice as many pictures, {} without one.
 
     `seen`: those of the call with `once`. Some pipelines make one of each prompt, whatever number
-    is wanted: then of two prompts.
+    is wanted: then of two prompts, and at last of two pictures as well. Some fail once the denoiser
+    is done, as a decoder does that takes one video: what it was called with is seen.
     """
     prompts = {"prompt": [once["prompt"]] * 2} if isinstance(once.get("prompt"), str) else {}
-    for arguments in (twice, {**once, **prompts}):
+    images = {name: [one] * 2 for name, one in once.items() if isinstance(one, Image)}
+    for arguments in (twice, {**once, **prompts}, {**once, **prompts, **images}):
+        made: dict[str, SeenCall] = {}
         try:
-            made = first_calls(pipeline, modules, arguments)
+            with _noted(modules, made):
+                pipeline(**arguments)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            logger.warning("a call for two pictures failed", exc_info=True)
-            continue
+            logger.warning("a call for two pictures failed: %s", error)
         if any(_grows(seen[name], made[name]) for name in seen.keys() & made.keys()):
             return made
     return {}
@@ -216,6 +220,6 @@ def _with_other_rows(axes: Axes, call: Arguments) -> Arguments:
 
 def _is_like(forward: Callable[..., object], arguments: Arguments, result: object) -> bool:
     try:
-        return is_close(result, forward(**nested(arguments)))
+        return is_close(result, forward(**nested(rebuilt(arguments, leaves(arguments)))))
     except Exception:  # noqa: BLE001 - a model may refuse what was only tried
         return False

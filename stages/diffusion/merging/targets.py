@@ -69,6 +69,11 @@ class Denoiser:
         self._axes = axes
         self._beside = beside if beside is not None and beside.num_groups > 1 else None
 
+    @property
+    def may_merge(self) -> bool:
+        """Returns whether calls of it may be one."""
+        return self._axes is not None
+
     def call(self, args: Sequence[object], kwargs: Arguments) -> Call:
         """With its place among others."""
         arguments, modes = bind(self._signature, args, kwargs), TorchModes.now()

@@ -8,7 +8,7 @@ import diffusers
 import torch
 from diffusers import DDIMScheduler
 from pipelines import component_classes
-from support.tiny_pipelines.recipes import Recipe, recipe_of
+from support.tiny_pipelines.recipes import LARGE, Recipe, recipe_of
 from support.tiny_pipelines.sizes import IMAGE_SIZES
 from support.tiny_pipelines.texts import (
     can_make,
@@ -17,11 +17,12 @@ from support.tiny_pipelines.texts import (
     make_processor,
     make_text_encoder,
 )
+from support.tiny_pipelines.unet_sizes import UNET_SIZES
 from support.tiny_pipelines.video_sizes import VIDEO_SIZES
 
 from omnistage.stages.diffusion.checkpoint.parts import make_vae
 
-SIZES = {**IMAGE_SIZES, **VIDEO_SIZES}
+SIZES = {**IMAGE_SIZES, **UNET_SIZES, **VIDEO_SIZES}
 GUIDERS = ("ClassifierFreeGuidance", "AdaptiveProjectedMixGuidance")
 KEPT = ("text_encoder", "tokenizer", "transformer", "unet", "scheduler")
 
@@ -40,6 +41,8 @@ def build(made: Any, seed: int = 0) -> Any:
 
     Raises Unbuilt if a component has no stand-in.
     """
+    if made.__name__ in LARGE:
+        raise Unbuilt(f"{made.__name__} makes no small images")
     recipe = recipe_of(made)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

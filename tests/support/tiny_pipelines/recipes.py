@@ -6,17 +6,24 @@ from typing import Any
 
 import torch
 from diffusers import (
+    AutoencoderKLAllegro,
+    AutoencoderKLWan,
     ClassifierFreeGuidance,
     CogVideoXDDIMScheduler,
     DDPMScheduler,
+    EDMDPMSolverMultistepScheduler,
     LCMScheduler,
     SCMScheduler,
 )
 from support.tiny_if import make_tiny_if
-from support.tiny_pipelines.sizes import LATENT, PACKED, SDXL
+from support.tiny_pipelines.media import any_image, any_mask, five_frames, nine_frames
+from support.tiny_pipelines.sizes import GLM_IDS, LATENT, PACKED
 from support.tiny_pipelines.texts import make_processor
+from support.tiny_pipelines.unet_sizes import SDXL
+from support.tiny_pipelines.video_sizes import VIDEO_SIZES
+from transformers import ByT5Tokenizer, T5Config, T5EncoderModel
 
-from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE, make_t5, make_vae
+from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE, make_t5, make_vae, t5_sizes
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,9 @@ class Recipe:
 class HarmlessText(torch.nn.Module):
     """A safety checker that finds nothing."""
 
+    device = torch.device("cpu")
+    dtype = torch.float32
+
     def check_text_safety(self, prompt: str) -> bool:
         """Return that a prompt may be used."""
         return True
@@ -54,6 +64,28 @@ class HarmlessText(torch.nn.Module):
     def check_video_safety(self, frames: Any) -> Any:
         """Return the frames."""
         return frames
+
+
+def wan_vae() -> Any:
+    """Return Wan's VAE."""
+    return AutoencoderKLWan(**VIDEO_SIZES["AutoencoderKLWan"]).eval()
+
+
+def glm_text() -> Any:
+    """Return a T5 of bytes."""
+    return T5EncoderModel(T5Config(**{**t5_sizes(TEXT_SIZE), "vocab_size": 384})).eval()
+
+
+def glm_ids(seed: int) -> torch.Tensor:
+    """Return the ids of an image of 64 x 64, four for each 32 x 32 pixels."""
+    return torch.randint(0, GLM_IDS, (1, 16), generator=torch.Generator().manual_seed(seed))
+
+
+def tiled_allegro() -> Any:
+    """Return Allegro's VAE, which decodes in tiles alone."""
+    vae = AutoencoderKLAllegro(**VIDEO_SIZES["AutoencoderKLAllegro"]).eval()
+    vae.enable_tiling()
+    return vae
 
 
 def if_unet(**more: Any) -> Any:
@@ -67,6 +99,37 @@ def if_scheduler() -> DDPMScheduler:
     return DDPMScheduler(num_train_timesteps=100, variance_type="learned_range")
 
 
+BARE = {
+    "watermarker": lambda: None,
+    "safety_checker": lambda: None,
+    "feature_extractor": lambda: None,
+}
+# Classes whose calls make a megapixel or more, whatever size is wanted.
+LARGE = frozenset(
+    {
+        "HiDreamImagePipeline",
+        "QwenImageEditInpaintPipeline",
+        "QwenImageEditPipeline",
+        "QwenImageEditPlusPipeline",
+        "QwenImageLayeredPipeline",
+    }
+)
+# Without the part that draws ids, which come as an argument.
+GLM = {
+    "vision_language_encoder": lambda: None,
+    "processor": lambda: None,
+    "tokenizer": ByT5Tokenizer,
+    "text_encoder": glm_text,
+    "vae": {
+        "block_out_channels": (4, 8, 8, 8),
+        "latent_channels": LATENT,
+        "norm_num_groups": 1,
+        "down_block_types": ("DownEncoderBlock2D",) * 4,
+        "up_block_types": ("UpDecoderBlock2D",) * 4,
+        "latents_mean": [0.0] * LATENT,
+        "latents_std": [1.0] * LATENT,
+    },
+}
 PLAIN = {"use_resolution_binning": False}
 IF_PARTS = {"unet": if_unet, "scheduler": if_scheduler, "requires_safety_checker": lambda: False}
 UPSCALER = {
@@ -136,6 +199,28 @@ FAMILIES: tuple[tuple[str, Recipe], ...] = (
     ("HunyuanVideo", Recipe(call={"prompt_template": TEMPLATE, "num_frames": 5})),
     ("HunyuanVideo15", Recipe({"guider": ClassifierFreeGuidance}, without=("prompt_template",))),
     ("Kandinsky5", Recipe({"tokenizer": make_processor}, {"num_frames": 5})),
+    ("Allegro", Recipe({"vae": tiled_allegro})),
+    ("HiDream", Recipe(call={"max_sequence_length": 16})),
+    ("StableAudio", Recipe({"scheduler": EDMDPMSolverMultistepScheduler}, {"audio_end_in_s": 1.0})),
+    ("StableDiffusionUpscale", Recipe({"safety_checker": lambda: None})),
+    ("EasyAnimate", Recipe()),
+    ("StableDiffusion3ControlNetInpainting", Recipe(call={"control_mask": any_mask})),
+    ("QwenImageControlNetInpaint", Recipe(call={"control_mask": any_mask})),
+    ("AnimateDiffControlNet", Recipe(call={"conditioning_frames": five_frames})),
+    ("AnimateDiffVideoToVideoControlNet", Recipe(call={"conditioning_frames": nine_frames})),
+    ("CogView4Control", Recipe({"transformer": {"in_channels": 2 * LATENT}})),
+    ("CogVideoXFunControl", Recipe(call={"control_video": nine_frames})),
+    ("CosmosVideoToWorld", Recipe(without=("image",))),
+    ("Cosmos2VideoToWorld", Recipe(without=("video",))),
+    ("Cosmos2_5_Predict", Recipe(without=("video",))),
+    ("Kandinsky3Img2Img", Recipe(call={"strength": 0.8})),
+    ("WanVACE", Recipe(call={"video": five_frames})),
+    ("SanaVideo", Recipe({"vae": wan_vae}, {"frames": 5})),
+    ("SanaImageToVideo", Recipe({"vae": wan_vae}, {"frames": 5})),
+    ("IFSuperResolution", Recipe(call={"noise_level": 50})),
+    ("IFImg2ImgSuper", Recipe(BARE, {"noise_level": 50})),
+    ("IFInpaintingSuper", Recipe(BARE, {"noise_level": 50, "original_image": any_image})),
+    ("GlmImage", Recipe(GLM, {"height": 64, "width": 64, "prior_token_ids": glm_ids}, ("image",))),
     ("Latte", Recipe(call={"video_length": 2, "clean_caption": False})),
     ("LTX", Recipe(call={"num_frames": 9})),
     ("Mochi", Recipe(call={"num_frames": 7})),

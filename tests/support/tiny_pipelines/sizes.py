@@ -7,6 +7,7 @@ from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE
 
 Sizes = Mapping[str, Any]
 LATENT = 4  # channels
+GLM_IDS = 64
 PACKED = 4 * LATENT  # of 2 x 2 latents as one
 HEADS = {"attention_head_dim": 16, "num_attention_heads": 2}
 ROPE = (4, 4, 8)
@@ -20,32 +21,6 @@ FLUX = {
     "axes_dims_rope": ROPE,
 }
 POOLED = {"pooled_projection_dim": TEXT_SIZE, "guidance_embeds": True}
-SIDES = ("CrossAttnDownBlock2D", "DownBlock2D"), ("UpBlock2D", "CrossAttnUpBlock2D")
-UNET = {
-    "sample_size": 16,
-    "layers_per_block": 1,
-    "block_out_channels": (16, 32),
-    "down_block_types": SIDES[0],
-    "norm_num_groups": 4,
-    "attention_head_dim": 8,
-    "cross_attention_dim": TEXT_SIZE,
-}
-CONTROL = {
-    **{name: value for name, value in UNET.items() if name != "sample_size"},
-    "conditioning_embedding_out_channels": (8, 16),
-}
-UNION = {
-    "num_trans_channel": 16,
-    "num_trans_head": 2,
-    "num_trans_layer": 1,
-    "num_proj_channel": 16,
-}
-TIMES = {
-    "addition_embed_type": "text_time",
-    "addition_time_embed_dim": 8,
-    "projection_class_embeddings_input_dim": 6 * 8 + TEXT_SIZE,
-}
-SDXL = {"cross_attention_dim": 2 * TEXT_SIZE, **TIMES}
 SD3 = {
     "sample_size": 32,
     "patch_size": 1,
@@ -81,7 +56,6 @@ HUNYUAN_DIT = {
     "hidden_size": 24,
     "activation_fn": "gelu-approximate",
 }
-RESIDUAL = ("ResBlock", "EfficientViTBlock")
 Z_IMAGE = {"dim": 32, "n_refiner_layers": 1, "n_heads": 2, "n_kv_heads": 2}
 QWEN = {
     **HEADS,
@@ -104,40 +78,6 @@ IMAGE_SIZES: Mapping[str, Sizes] = {
         "joint_attention_dim": TEXT_SIZE,
         "caption_projection_dim": 32,
         "pos_embed_max_size": 256,
-    },
-    "AutoencoderDC": {
-        "latent_channels": LATENT,
-        "attention_head_dim": 2,
-        "encoder_block_types": RESIDUAL,
-        "decoder_block_types": RESIDUAL,
-        "encoder_block_out_channels": (8, 8),
-        "decoder_block_out_channels": (8, 8),
-        "encoder_layers_per_block": (1, 1),
-        "decoder_layers_per_block": (1, 1),
-        "encoder_qkv_multiscales": ((), (5,)),
-        "decoder_qkv_multiscales": ((), (5,)),
-        "downsample_block_type": "conv",
-        "upsample_block_type": "interpolate",
-    },
-    "AutoencoderKLFlux2": {
-        "down_block_types": ("DownEncoderBlock2D",),
-        "up_block_types": ("UpDecoderBlock2D",),
-        "block_out_channels": (8,),
-        "layers_per_block": 1,
-        "latent_channels": 1,
-        "norm_num_groups": 1,
-        "sample_size": 32,
-        "use_quant_conv": False,
-        "use_post_quant_conv": False,
-    },
-    "AutoencoderKLQwenImage": {
-        "base_dim": 24,
-        "z_dim": LATENT,
-        "dim_mult": [1, 2, 4],
-        "num_res_blocks": 1,
-        "temperal_downsample": [False, True],
-        "latents_mean": [0.0] * LATENT,
-        "latents_std": [1.0] * LATENT,
     },
     "BriaTransformer2DModel": {**FLUX},
     "ChromaTransformer2DModel": {
@@ -169,8 +109,6 @@ IMAGE_SIZES: Mapping[str, Sizes] = {
         "sample_size": 16,
         "rope_axes_dim": (8, 8),
     },
-    "ControlNetModel": CONTROL,
-    "ControlNetUnionModel": {**CONTROL, **UNION},
     "Flux2Transformer2DModel": {
         **FLUX,
         "in_channels": 4,
@@ -182,14 +120,30 @@ IMAGE_SIZES: Mapping[str, Sizes] = {
     "FluxTransformer2DModel": {**FLUX, **POOLED},
     "HunyuanDiT2DControlNetModel": {**HUNYUAN_DIT, "transformer_num_layers": 4},
     "HunyuanDiT2DModel": {**HUNYUAN_DIT, "num_layers": 4},
-    "Kandinsky3UNet": {
-        "time_embedding_dim": 4,
-        "groups": 2,
-        "attention_head_dim": 4,
-        "layers_per_block": 3,
-        "block_out_channels": (32, 64),
-        "cross_attention_dim": 4,
-        "encoder_hid_dim": TEXT_SIZE,
+    "GlmImageTransformer2DModel": {
+        "in_channels": LATENT,
+        "out_channels": LATENT,
+        "num_layers": 2,
+        "attention_head_dim": 8,
+        "num_attention_heads": 4,
+        "text_embed_dim": TEXT_SIZE,
+        "time_embed_dim": 16,
+        "condition_dim": 8,
+        "prior_vq_quantizer_codebook_size": GLM_IDS,
+    },
+    "HiDreamImageTransformer2DModel": {
+        "patch_size": 2,
+        "in_channels": LATENT,
+        "out_channels": LATENT,
+        "num_layers": 1,
+        "num_single_layers": 1,
+        "attention_head_dim": 8,
+        "num_attention_heads": 4,
+        "caption_channels": [TEXT_SIZE, TEXT_SIZE],
+        "text_emb_dim": 2 * TEXT_SIZE,
+        "axes_dims_rope": (4, 2, 2),
+        "max_resolution": (32, 32),
+        "llama_layers": (0, 1),
     },
     "Lumina2Transformer2DModel": {
         "sample_size": 16,
@@ -212,12 +166,6 @@ IMAGE_SIZES: Mapping[str, Sizes] = {
         "num_kv_heads": 1,
         "multiple_of": 16,
         "cross_attention_dim": TEXT_SIZE,
-    },
-    "MotionAdapter": {
-        "block_out_channels": (16, 32),
-        "motion_layers_per_block": 1,
-        "motion_norm_num_groups": 4,
-        "motion_num_attention_heads": 2,
     },
     "OvisImageTransformer2DModel": {**FLUX, "out_channels": PACKED},
     "PRXTransformer2DModel": {
@@ -242,24 +190,6 @@ IMAGE_SIZES: Mapping[str, Sizes] = {
     "SD3Transformer2DModel": SD3,
     "SanaControlNetModel": {**SANA, "sample_size": 16},
     "SanaTransformer2DModel": {**SANA, "sample_size": 16},
-    "SparseControlNetModel": {
-        **CONTROL,
-        "down_block_types": ("CrossAttnDownBlockMotion", "DownBlockMotion"),
-        "motion_num_attention_heads": 2,
-        "conditioning_channels": LATENT,
-    },
-    "T2IAdapter": {"channels": (16, 32), "num_res_blocks": 1, "downscale_factor": 2},
-    "UNet2DConditionModel": {**UNET, "up_block_types": SIDES[1]},
-    "VQModel": {
-        "block_out_channels": (32, 64),
-        "down_block_types": ("DownEncoderBlock2D", "AttnDownEncoderBlock2D"),
-        "up_block_types": ("AttnUpDecoderBlock2D", "UpDecoderBlock2D"),
-        "latent_channels": LATENT,
-        "norm_num_groups": 8,
-        "norm_type": "spatial",
-        "num_vq_embeddings": 12,
-        "vq_embed_dim": LATENT,
-    },
     "ZImageControlNetModel": {
         **Z_IMAGE,
         "control_layers_places": [0],

@@ -86,8 +86,8 @@ VIDEO_SIZES: Mapping[str, Sizes] = {
     },
     "AutoencoderKLMagvit": {**FOUR, "norm_num_groups": 2, "spatial_group_norm": False},
     "AutoencoderKLMochi": {
-        "encoder_block_out_channels": (16, 16, 16, 16),
-        "decoder_block_out_channels": (16, 16, 16, 16),
+        "encoder_block_out_channels": (32, 32, 32, 32),
+        "decoder_block_out_channels": (32, 32, 32, 32),
         "layers_per_block": (1, 1, 1, 1, 1),
         "add_attention_block": (False,) * 5,
     },
@@ -172,6 +172,7 @@ VIDEO_SIZES: Mapping[str, Sizes] = {
         "norm_type": "ada_norm_single",
         "norm_elementwise_affine": False,
         "norm_eps": 1e-6,
+        "video_length": 2,
     },
     "MochiTransformer3DModel": {
         "num_attention_heads": 2,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from omnistage.stages.diffusion.merging.axes import Axes
 from omnistage.stages.diffusion.merging.calls import has_row_lists, is_same, split
@@ -187,3 +188,47 @@ def test_a_pipeline_that_makes_one_of_each_prompt_learns_from_two(
     seen = first_calls(pipeline, modules, once)
     second = calls_of_two(pipeline, modules, once, {**once, "num": 2}, seen)
     assert [len(one.arguments["x"]) for one in second.values()] == found
+
+
+def test_what_a_decoder_cannot_take_twice_is_learned_before_it() -> None:
+    module = Module()
+
+    def pipeline(prompt: list[str] | str, num: int = 1) -> None:
+        module(torch.randn(num, 2))
+        if num > 1:
+            raise RuntimeError("the decoder takes one video")
+
+    seen = first_calls(pipeline, {"a": module}, {"prompt": "a cat"})
+    second = calls_of_two(
+        pipeline, {"a": module}, {"prompt": "a cat"}, {"prompt": "", "num": 2}, seen
+    )
+    assert len(second["a"].arguments["x"]) == 2
+
+
+def test_a_pipeline_that_wants_an_image_for_each_prompt_learns_from_two_of_both() -> None:
+    module = Module()
+
+    def pipeline(prompt: list[str] | str, image: Any) -> None:
+        rows = 1 if isinstance(prompt, str) else len(prompt)
+        if isinstance(image, list) != (rows > 1):
+            raise ValueError("an image for each prompt")
+        module(torch.randn(rows, 2))
+
+    once = {"prompt": "a cat", "image": Image.new("RGB", (2, 2))}
+    seen = first_calls(pipeline, {"a": module}, once)
+    second = calls_of_two(pipeline, {"a": module}, once, once, seen)
+    assert len(second["a"].arguments["x"]) == 2
+
+
+class Empties(Module):
+    """A U-Net that takes the features of an adapter from the list that it is given."""
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor, features: Any = None) -> torch.Tensor:
+        while features:
+            x = x + features.pop(0).flatten(1).sum(1, keepdim=True)
+        return x * t.view(-1, 1)
+
+
+def test_a_list_that_the_denoiser_empties_is_learned_as_it_came() -> None:
+    calls = [call(rows, t=torch.tensor(2.0), features=residuals(rows)) for rows in (1, 2)]
+    assert learned(*calls, module=Empties()) is not None
