@@ -331,11 +331,11 @@ TABLE = [
     "start, or no request can be answered.",
     "",
     "The fields are those that are arguments of the class, beside `prompt`, `n`, `size` and "
-    "`seed`, which all have. `by signature` means that no rule refuses the class; a class that "
-    "`ran` was compared with its bare call, as a tiny model with random weights: a call at a "
-    "time and three at once, of different images and prompts of equal length. They are equal if no "
-    "pixel differs by more than 1 of 255. The forwards that three calls can share are `all`, "
-    "`some` or `none`. `make pipelines` compares them again.",
+    "`seed`, which all have. `by signature` means that no rule refuses the class; a tiny "
+    "model of a class that `ran`, with random weights, was compared with its bare call. Three "
+    "calls of different images, and of prompts of equal length, were made one by one and at once, "
+    "below the stage's engine. They are equal if no pixel differs by more than 1 of 255. "
+    "`make pipelines` compares them again.",
     "",
     HEAD,
     "|---|---|---|---|---|---|",

@@ -9,6 +9,7 @@ same requests at once, through the engine of the diffusion stage. Each line has 
 
 import argparse
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -40,7 +41,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     for name in options.classes:
         alone, together = measure(name, options)
-        print(f"{name}: {alone:.2f}/s one by one, {together:.2f}/s together: {together / alone:.2f}x")
+        rates = f"{alone:.2f}/s one by one, {together:.2f}/s together"
+        sys.stdout.write(f"{name}: {rates}: {together / alone:.2f} times\n")
 
 
 def measure(name: str, options: argparse.Namespace) -> tuple[float, float]:
