@@ -220,7 +220,7 @@ def test_a_pipeline_that_wants_an_image_for_each_prompt_learns_from_two_of_both(
     assert len(second["a"].arguments["x"]) == 2
 
 
-class Empties(Module):
+class Empties(torch.nn.Module):
     """A U-Net that takes the features of an adapter from the list that it is given."""
 
     def forward(self, x: torch.Tensor, t: torch.Tensor, features: Any = None) -> torch.Tensor:
