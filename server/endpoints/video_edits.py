@@ -19,7 +19,7 @@ from omnistage.server.http.openapi import described
 from omnistage.server.http.state import state_of
 from omnistage.server.media.images import File
 from omnistage.server.tasks.video_sources import NO_ORIGIN, Origin, extension_of, video_source
-from omnistage.server.tasks.video_task import check_video
+from omnistage.server.tasks.video_task import check_makes_videos, check_video, video_stage
 from omnistage.server.tasks.videos.job import FILES, VideoJob
 from omnistage.server.tasks.videos.media import Source, fetched
 from omnistage.server.tasks.videos.schema import (
@@ -72,7 +72,9 @@ class VideoEdits:
         """Go on with a video, kept or given, for `seconds` more."""
         form = await read_video_form(http, ExtensionRequest, has_source=True)
         others = [one for one in form.media if one.field != "video"]
-        check_video(self.gateway, form.asked, [one.field for one in others])
+        check_makes_videos(self.gateway, form.asked.model)
+        needed = video_stage(self.gateway).reading.needed  # the video brings it
+        check_video(self.gateway, form.asked, [*needed, *(one.field for one in others)])
         caller = HttpCaller(http)
         if form.source is None:
             _check_given(form)

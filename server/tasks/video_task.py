@@ -70,14 +70,19 @@ def video_stage(service: Service) -> StageRecord:
     return fleet.one_of(graph.outputs["video"]).record
 
 
+def check_makes_videos(service: Service, model: str | None) -> None:
+    """Raise ApiError for a request of another model, or to a server that makes no videos."""
+    graph = service.runtime.graph
+    check_model(model, graph.served_names)
+    check_draws(graph, "video", "videos")
+
+
 def check_video(service: Service, fields: VideoEditRequest, media: Collection[str]) -> None:
     """Raise ApiError for a request that the server does not serve, before its media are read.
 
     `media`: the fields of its media, as stages call them.
     """
-    graph = service.runtime.graph
-    check_model(fields.model, graph.served_names)
-    check_draws(graph, "video", "videos")
+    check_makes_videos(service, fields.model)
     stage = video_stage(service)
     fields.to_fields(stage.work)  # refuses fields that do not go together
     check_places(media, stage.reading)

@@ -129,6 +129,7 @@ class FakeGraph:
             "studio": FakeStudio,
             "restyler": FakeRestyler,
             "narrator": FakeNarrator,
+            "animator": FakeAnimator,
             "writer": FakeWriter,
             "synth": FakeSynth,
         }
@@ -700,6 +701,12 @@ class FakeNarrator(FakeStudio):
     """One whose pipeline goes on from a video."""
 
     reading = Reading(fields=["video"])
+
+
+class FakeAnimator(FakeStudio):
+    """One whose pipeline makes nothing without a first frame."""
+
+    reading = Reading(fields=["image"], needed=["image"])
 
 
 class FakeWriter(FakeStudio):

@@ -85,9 +85,13 @@ def _source(given: Any, part: str, place: str) -> File | Medium:
 
 
 def check_places(fields: Collection[str], reading: Reading) -> None:
-    """Raise ApiError for media that the stage's pipeline has no place for, if it says so."""
+    """Raise ApiError for media that the stage's pipeline has no place for, and for none at all
+    where it makes nothing of words alone; `fields`: of the media, as stages call them.
+    """
     if reading.fields is None:
         return
+    if reading.needed and not fields:
+        raise invalid(named(reading.needed[0]), "is missing: this model makes nothing without it")
     for field in fields:
         if field not in reading.fields:
             takes = ", ".join(map(named, reading.fields)) or "words alone"

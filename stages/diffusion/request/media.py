@@ -53,7 +53,9 @@ def _array(opened: Opened, name: str) -> npt.NDArray[Any]:
 def reading_of(tasks: Tasks) -> Reading:
     """Return the fields of media that some task has a place for, for the gateway."""
     fields = list(dict.fromkeys(field for task in tasks.all for field in task.places))
-    return Reading(fields=fields, counted=[one for one in fields if _is_counted(tasks, one)])
+    counted = [one for one in fields if _is_counted(tasks, one)]
+    needed = min((task.missing(()) for task in tasks.all), key=len)
+    return Reading(fields=fields, counted=counted, needed=needed)
 
 
 def _is_counted(tasks: Tasks, field: str) -> bool:

@@ -203,6 +203,20 @@ def test_a_narrator_takes_no_first_frame(narrator: Server) -> None:
     assert answer.json()["error"]["message"] == message
 
 
+def test_a_model_that_needs_a_first_frame_asks_for_it_at_once(tmp_path: Path) -> None:
+    for animator in serving("animator", tmp_path):
+        for path in ("", "/sync"):
+            answer = animator.post(path)
+            assert answer.status_code == 400
+            error = answer.json()["error"]
+            assert error["param"] == "input_reference"
+            message = "input_reference is missing: this model makes nothing without it."
+            assert error["message"] == message
+        job = animator.made(input_reference=data_url("image/png", png(64, 48)))
+        extension = animator.post("/extensions", video={"id": job["id"]}, seconds="1")
+        assert animator.done(extension)["num_frames"] == 17
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "param"),
     [

@@ -15,6 +15,7 @@ from PIL import Image
 from support.gateway import MODEL, OMNI, STUDIO, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
 from support.pictures import png
+from support.prompts import data_url, video_bytes
 from support.waiting import wait_until
 
 from omnistage.server.http.keys import Keys
@@ -297,9 +298,11 @@ def test_a_job_that_cannot_be_is_refused_at_once(
 
 def test_a_model_without_videos_says_so(tmp_path: Path) -> None:
     with running_gateway(tmp_path, OMNI) as omni, client_of(omni) as client:
-        answer = client.post(URL, json={"prompt": "a cat"})
-        assert answer.status_code == 400
-        assert "makes no videos" in answer.json()["error"]["message"]
+        given = {"video": data_url("video/mp4", video_bytes(5, 16)), "seconds": "4"}
+        for path, more in (("", {}), ("/sync", {}), ("/edits", given), ("/extensions", given)):
+            answer = client.post(f"{URL}{path}", json={"prompt": "a cat", **more})
+            assert answer.status_code == 400
+            assert "makes no videos" in answer.json()["error"]["message"]
         assert client.get(URL).json()["data"] == []
 
 

@@ -97,20 +97,22 @@ def test_a_repainted_picture_keeps_its_size(
 
 
 @pytest.mark.parametrize(
-    ("names", "fields", "counted"),
+    ("names", "fields", "counted", "needed"),
     [
-        (["WanPipeline"], set(), []),
-        (["WanImageToVideoPipeline"], {"image", "last_image"}, []),
-        (["WanVideoToVideoPipeline"], {"video"}, ["video"]),
-        (["WanVACEPipeline"], {"video", "mask", "reference_image"}, ["video"]),
-        (["SkyReelsV2DiffusionForcingVideoToVideoPipeline"], {"video"}, []),
-        (["LTXPipeline", "LTXConditionPipeline"], {"image", "last_image", "video"}, []),
+        (["WanPipeline"], set(), [], []),
+        (["WanImageToVideoPipeline"], {"image", "last_image"}, [], ["image"]),
+        (["WanVideoToVideoPipeline"], {"video"}, ["video"], ["video"]),
+        (["WanPipeline", "WanVideoToVideoPipeline"], {"video"}, ["video"], []),
+        (["WanVACEPipeline"], {"video", "mask", "reference_image"}, ["video"], []),
+        (["SkyReelsV2DiffusionForcingVideoToVideoPipeline"], {"video"}, [], ["video"]),
+        (["LTXPipeline", "LTXConditionPipeline"], {"image", "last_image", "video"}, [], []),
     ],
 )
 def test_the_gateway_knows_the_media_that_tasks_have_places_for(
-    names: list[str], fields: set[str], counted: list[str]
+    names: list[str], fields: set[str], counted: list[str], needed: list[str]
 ) -> None:
     reading = reading_of(Tasks([task(name) for name in names]))
     assert reading.fields is not None
     assert set(reading.fields) == fields
     assert reading.counted == counted
+    assert reading.needed == needed
