@@ -237,10 +237,11 @@ class ChatCompletion(TypedDict):
 
 
 class Image(TypedDict):
-    """An image as base64, or where it is for a while."""
+    """An image as base64, or where it is for a while; `layer`: of one made in layers, from 0."""
 
     b64_json: NotRequired[str]
     url: NotRequired[str]
+    layer: NotRequired[int]
 
 
 class ImageUsage(TypedDict):

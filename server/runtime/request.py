@@ -90,7 +90,8 @@ class ImageOutput:
 
     `text_tokens` counts the request's words; `fps` is the rate that a frame was made for, in frames
     per second, 0 if none is known; `token_side` the pixels of the side of an image token; `last` is
-    on the last image.
+    on the last image. `layer`: its number from the lowest of an image that is made in layers, or
+    None.
     """
 
     pixels: bytes = b""  # [height, width, num_channels]
@@ -103,6 +104,7 @@ class ImageOutput:
     text_tokens: int = 0
     fps: float = 0
     token_side: int = to_gateway.TOKEN_SIDE
+    layer: int | None = None
     last: bool = False
 
     @property
@@ -187,5 +189,6 @@ def image_of(image: to_gateway.ImagePixels, pixels: Tensor, last: bool = False) 
         text_tokens=image.text_tokens,
         fps=image.fps,
         token_side=image.token_side,
+        layer=image.layer,
         last=last,
     )

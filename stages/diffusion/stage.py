@@ -39,7 +39,7 @@ from omnistage.stages.diffusion.request.controls import control_arguments
 from omnistage.stages.diffusion.request.extra import failure_of, spread_texts
 from omnistage.stages.diffusion.request.media import fitted, media_arguments, media_of, reading_of
 from omnistage.stages.diffusion.request.needs import needed_fields, warm_up_arguments
-from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
+from omnistage.stages.diffusion.request.outputs import pictures_of
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
 from omnistage.stages.diffusion.request.prompt_text import PromptTexts
 from omnistage.stages.diffusion.request.sound import audio_of, length_for_warm_up, rate_of, sound_of
@@ -248,7 +248,8 @@ class DiffusionStage:
             report(step + 1, num_steps(running))
             if previews is not None:
                 made = previews.after_step(running, step, tensors["latents"])
-                for picture in to_uint8(made.images)[:1] if made is not None else ():
+                shown = made.images if made is not None else ()
+                for picture in pictures_of(shown, len(shown))[:1]:
                     loop.call_soon_threadsafe(told.preview, picture)
             return tensors
 
@@ -277,11 +278,13 @@ class DiffusionStage:
             await told.finish_sound(await asyncio.to_thread(audio_of, result))
             return
         text_tokens = self._tokens.count(body["prompt"], body.get("negative_prompt"))
-        pictures = await asyncio.to_thread(pictures_of, result, num_pictures(body))
+        number = num_pictures(body)
+        pictures = await asyncio.to_thread(pictures_of, result, number)
         rate = frame_rate(pipeline, arguments)
         is_heard = self._rate_hz is not None and body.get("audio") is not False
         sound = await asyncio.to_thread(sound_of, result) if is_heard else None
-        await told.finish(pictures, text_tokens, rate, self._profile.token_side, sound)
+        num_layers = len(pictures) // number if self._kind == "image" else 1
+        await told.finish(pictures, text_tokens, rate, self._profile.token_side, sound, num_layers)
 
     async def _body(self, opened: Opened) -> Mapping[str, Any] | None:
         """Returns what is wanted, with the text that the stage upstream writes; None: it wrote

@@ -175,6 +175,7 @@ class ImagePixels(Message, frozen=True):
 
     `text_tokens` counts the request's words; `fps` is the rate that a video was made for, in frames
     per second, 0 if its pipeline knows none. `token_side`: pixels of the side of an image token.
+    `layer`: of a picture that is made in layers, from the lowest, 0; None of a whole one.
     """
 
     output: PictureOutput
@@ -183,6 +184,7 @@ class ImagePixels(Message, frozen=True):
     text_tokens: int = 0
     fps: float = 0
     token_side: int = TOKEN_SIDE
+    layer: int | None = None
 
 
 class Step(Message, frozen=True):

@@ -585,9 +585,11 @@ class FakeDit(FakeStage):
                 return
         if script == "hang":
             await asyncio.Event().wait()
-        for index in range(num_pictures):
-            last = index == num_pictures - 1
-            picture = ImagePixels("image", index, text_tokens=len(script.split()))
+        layers = body.get("layers") or 1
+        for index in range(num_pictures * layers):
+            last = index == num_pictures * layers - 1
+            layer = index % layers if layers > 1 else None
+            picture = ImagePixels("image", index, text_tokens=len(script.split()), layer=layer)
             yield picture, self._picture(body, index), last
 
     def _picture(self, body: Mapping[str, Any], grey: int) -> dict[str, Tensor]:

@@ -96,16 +96,16 @@ def make_controlled() -> QwenImageControlNetPipeline:
     return QwenImageControlNetPipeline(**parts, controlnet=controlnet)
 
 
-def _coarse_vae(num_colours: int) -> AutoencoderKLQwenImage:
-    """Return a VAE of 16 pixels a latent: these pipelines make large pictures only."""
+def _coarse_vae(num_colours: int, size: int) -> AutoencoderKLQwenImage:
+    """Return a VAE of 16 pixels a latent of a size: these pipelines make large pictures only."""
     return AutoencoderKLQwenImage(
         base_dim=4,
-        z_dim=LATENT,
+        z_dim=size,
         dim_mult=[1, 1, 1, 1, 1],
         num_res_blocks=1,
         temperal_downsample=[False, False, True, True],
-        latents_mean=[0.0] * LATENT,
-        latents_std=[1.0] * LATENT,
+        latents_mean=[0.0] * size,
+        latents_std=[1.0] * size,
         input_channels=num_colours,
     ).eval()
 
@@ -120,7 +120,7 @@ def _processor(tokenizer: Any) -> Qwen2VLProcessor:
     )
 
 
-def _qwen_image(made: Any, num_colours: int, **config: Any) -> Any:
+def _qwen_image(made: Any, num_colours: int, size: int, **config: Any) -> Any:
     parts = make_tiny("qwen-image").components
     vision, text = parts["text_encoder"].config, parts["tokenizer"]
     for name in ("image", "video"):
@@ -129,19 +129,21 @@ def _qwen_image(made: Any, num_colours: int, **config: Any) -> Any:
     vision.vision_start_token_id = text.convert_tokens_to_ids("<|vision_start|>")
     sizes = parts["transformer"].config
     transformer = QwenImageTransformer2DModel.from_config(sizes, **config).eval()
-    more = {"vae": _coarse_vae(num_colours), "processor": _processor(text)}
+    more = {"vae": _coarse_vae(num_colours, size), "processor": _processor(text)}
     return made(**{**parts, **more, "transformer": transformer})
 
 
 def make_edit_plus() -> QwenImageEditPlusPipeline:
     """Qwen-Image of several pictures."""
-    return _qwen_image(QwenImageEditPlusPipeline, 3)
+    return _qwen_image(QwenImageEditPlusPipeline, 3, LATENT)
 
 
 def make_layered() -> QwenImageLayeredPipeline:
     """Qwen-Image of layers with alpha."""
-    config = {"use_additional_t_cond": True, "use_layer3d_rope": True}
-    return _qwen_image(QwenImageLayeredPipeline, 4, **config)
+    size = 2 * LATENT  # a picture of four channels would be taken for latents of four
+    sizes = {"in_channels": 4 * size, "out_channels": size}
+    config = {"use_additional_t_cond": True, "use_layer3d_rope": True, **sizes}
+    return _qwen_image(QwenImageLayeredPipeline, 4, size, **config)
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,11 @@ def _pil(*pixels: Pixels) -> list[Image.Image]:
     return [Image.fromarray(one) for one in pixels]
 
 
+def _with_alpha(pixels: Pixels) -> Pixels:
+    return np.dstack([pixels, np.full(pixels.shape[:2], 255, np.uint8)])
+
+
+LAYERED = {"layers": 4, "resolution": 640}
 THREE = [picture(1), picture(2, 32, 48), picture(3)]
 FIVE = video(5)
 VIDEO = {"height": 32, "width": 32, "num_frames": 5, "guidance_scale": 1.0}
@@ -194,6 +201,9 @@ GIVEN: Mapping[str, Given] = {
         {"image": THREE[:1], "mask": [mask()]},
         {"image": _pil(THREE[0])[0], "mask_image": _pil(mask())[0]},
         PICTURE,
+    ),
+    "layered": Given(
+        make_layered, {"image": THREE[:1]}, {"image": _pil(_with_alpha(THREE[0]))[0]}, LAYERED
     ),
     "qwen-controlnet": Given(
         make_controlled,

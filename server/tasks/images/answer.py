@@ -49,7 +49,7 @@ class ImageAnswer:
                 text_tokens = output.text_tokens if num_images == 0 else 0
                 before = given if num_images == 0 else ()
                 usage = images_usage(text_tokens, before, [output.size], output.token_side)
-                yield self._event("completed", **head, usage=usage)
+                yield self._event("completed", **head, **layer_of(output), usage=usage)
                 num_images += 1
 
     async def whole(self, store: ImageStore, base_url: str) -> dict[str, Any]:
@@ -63,6 +63,7 @@ class ImageAnswer:
             ]
         else:
             data = [{"b64_json": file} for file in files]
+        data = [{**one, **layer_of(image)} for one, image in zip(data, images, strict=True)]
         usage = images_usage(
             images[0].text_tokens,
             self.given.sizes,
@@ -100,6 +101,11 @@ class ImageAnswer:
 
     def _head(self, image: ImageOutput) -> dict[str, object]:
         return about(image, self.asked)
+
+
+def layer_of(image: ImageOutput) -> Event:
+    """Return the number of a layer, nothing of a whole image."""
+    return {} if image.layer is None else {"layer": image.layer}
 
 
 def about(image: ImageOutput, asked: ImageRequest) -> dict[str, object]:

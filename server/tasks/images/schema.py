@@ -35,6 +35,8 @@ SENT_ON = (
     "lora",
     "step_cache",
     "extra",
+    "layers",
+    "resolution",
     "controlnet_conditioning_scale",
     "control_guidance_start",
     "control_guidance_end",
@@ -43,6 +45,7 @@ Side = Annotated[Count, Field(ge=MIN_SIDE, le=MAX_SIDE)]
 Scale = Annotated[Number, Field(ge=0, le=100)]
 Share = Annotated[Number, Field(ge=0, le=1)]  # of the steps
 MAX_CONTROLS = 16
+MAX_LAYERS = 16  # of an image
 Scales = Annotated[list[Scale], Field(min_length=1, max_length=MAX_CONTROLS)]
 Shares = Annotated[list[Share], Field(min_length=1, max_length=MAX_CONTROLS)]
 MAX_N = 10
@@ -104,6 +107,8 @@ class ImageRequest(ExtraFields):
     lora: Loras | None = None
     step_cache: Flag | None = None
     stream_progress: Flag | None = None
+    layers: Annotated[Count, Field(ge=1, le=MAX_LAYERS)] | None = None
+    resolution: Annotated[Count, Field(ge=MIN_SIDE, le=MAX_SIDE)] | None = None
     controlnet_conditioning_scale: Scale | Scales | None = None
     control_guidance_start: Share | Shares | None = None
     control_guidance_end: Share | Shares | None = None

@@ -11,7 +11,7 @@ from omnistage.stages.diffusion.request.arguments import FIELDS, STEPS
 from omnistage.stages.diffusion.request.tasks import arguments_of
 
 SIDES = ("width", "height")
-COUNTS = (*SIDES, STEPS, "num_frames")
+COUNTS = (*SIDES, STEPS, "num_frames", "layers", "resolution")
 TEXTS = ("negative_prompt",)
 
 

@@ -22,6 +22,8 @@ FIELDS = (
     "true_cfg_scale",
     "strength",
     "num_frames",
+    "layers",
+    "resolution",
 )
 STEPS = "num_inference_steps"
 RATES = ("frame_rate", "fps")  # a video's, as pipelines that are told call it

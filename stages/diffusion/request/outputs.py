@@ -17,6 +17,8 @@ CHANNELS = (1, 3, 4)
 def pictures_of(result: object, num: int) -> list[Picture]:
     """Pictures [height, width, channels], as many as asked for; of a video its frames.
 
+    Of a picture in layers, a list of as many for each, all layers, picture by picture.
+
     A result is a mapping (`images`, or `frames` of videos), a tensor [n, channels, height, width],
     an array [n, height, width, channels], or a list of tensors, arrays and PIL's pictures, all of
     0..1 or whole numbers of 0..255. Raises RequestError for any other, and for pictures that are
@@ -27,7 +29,7 @@ def pictures_of(result: object, num: int) -> list[Picture]:
         _check_count(len(pictures), num)
         pictures = pictures[0] if num else []
     else:
-        _check_count(len(pictures), num)
+        pictures = _layers(pictures, num)
     missing = [index + 1 for index, picture in enumerate(pictures) if picture is None]
     if missing:
         raise _wrong(f"made no picture {missing[0]} of {len(pictures)}")
@@ -37,6 +39,23 @@ def pictures_of(result: object, num: int) -> list[Picture]:
 def to_uint8(pictures: Iterable[object]) -> list[Picture]:
     """Pictures [height, width, channels] of 0..255; raises RequestError for what is none."""
     return [_picture(one) for one in pictures]
+
+
+def is_layered(picture: object) -> bool:
+    """Return whether one of a call's pictures is the layers of one."""
+    is_array = isinstance(picture, torch.Tensor | np.ndarray) and picture.ndim == 4
+    return is_array or (isinstance(picture, list) and bool(picture) and np.ndim(picture[0]) == 3)
+
+
+def _layers(pictures: Any, num: int) -> Any:
+    """Return pictures, of layered ones all layers: Diffusers parts several wrongly."""
+    if not len(pictures) or not all(map(is_layered, pictures)):
+        _check_count(len(pictures), num)
+        return pictures
+    layers = [one for picture in pictures for one in picture]
+    if len(pictures) != num or len(layers) % num:
+        raise _wrong(f"made {len(layers)} layers of {len(pictures)} pictures for a batch of {num}")
+    return layers
 
 
 def _picture(picture: Any) -> Picture:

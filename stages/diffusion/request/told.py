@@ -89,14 +89,23 @@ class Told:
         fps: float = 0,
         token_side: int = TOKEN_SIDE,
         sound: Samples | None = None,
+        num_layers: int = 1,
     ) -> None:
-        """All that waits, then the pictures and the sound, each once there is room for it."""
+        """All that waits, then the pictures and the sound, each once there is room for it.
+
+        `num_layers`: so many of the pictures are the layers of one.
+        """
         assert self._kind != "audio"
         await self._decoded()
         for index, pixels in enumerate(pictures):
             await self._ports.room.wait(self._request_id)
             message = ImagePixels(
-                self._kind, index, text_tokens=text_tokens, fps=fps, token_side=token_side
+                self._kind,
+                index,
+                text_tokens=text_tokens,
+                fps=fps,
+                token_side=token_side,
+                layer=index % num_layers if num_layers > 1 else None,
             )
             self._send(message, pixels, last=sound is None and index == len(pictures) - 1)
         if sound is not None:

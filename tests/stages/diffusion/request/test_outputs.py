@@ -67,3 +67,20 @@ def test_what_are_no_pictures_is_named(result: Any, message: str) -> None:
         pictures_of(result, 2)
     assert message in str(failed.value)
     assert failed.value.status == 500
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_a_picture_in_layers_is_all_of_them_picture_by_picture(as_list: bool) -> None:
+    """As Diffusers parts two pictures of three layers: the first gets one of the second's."""
+    layers = np.stack([VALUES * share for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)])
+    parts = [layers[:4], layers[4:]]
+    result = {"images": [list(part) for part in parts] if as_list else parts}
+    pictures = pictures_of(result, 2)
+    wanted = (layers * 255).round().astype(np.uint8)
+    np.testing.assert_array_equal(np.stack(pictures), wanted)
+
+
+def test_layers_that_are_no_whole_pictures_are_refused() -> None:
+    layers = np.stack([VALUES] * 5)
+    with pytest.raises(RequestError, match="made 5 layers of 2 pictures for a batch of 2"):
+        pictures_of({"images": [layers[:3], layers[3:]]}, 2)

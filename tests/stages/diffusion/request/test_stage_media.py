@@ -19,6 +19,7 @@ from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened
 
+LARGE = ("edit-plus", "layered")  # these read or make pictures of a megapixel
 STEPS = {"num_inference_steps": 2}
 PROMPT = "a cat"
 
@@ -39,7 +40,7 @@ async def test_media_reach_the_pipeline_as_its_own_arguments(name: str, tmp_path
     kind = "video" if "num_frames" in given.body else "image"
     stage, outputs = stage_over(tmp_path, **{**given.body, **STEPS})
     await stage.start()
-    seeds = range(1 if name == "edit-plus" else 2)  # it reads pictures of a megapixel
+    seeds = range(1 if name in LARGE else 2)
     asked = [stage.serve(opened(str(seed), given, kind, seed)) for seed in seeds]
     await asyncio.gather(*asked)
     await stage.close()
