@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 import yaml
 from support.glm_image import make_greedy
 from support.image_requests import ask, bare_pipeline, expected, is_same, pictures_of
+from support.killed_image_stage import check_a_killed_stage
 from support.server import TinyServer, running_server
 
 from omnistage.stage_configs.pick import GRAPHS
@@ -57,6 +60,36 @@ async def test_images_of_several_requests_equal_the_whole_pipelines(
     assert not is_same(pictures_of(answers[0])[0], other[0])
 
 
+def forwards(server: TinyServer) -> tuple[float, float]:
+    """How many forwards of the denoiser there were, and for how many requests, all added up."""
+    page = httpx.get(f"{server.url}/metrics").text
+    found = re.findall(
+        r"^omnistage_denoising_batch_requests_(count|sum)\S* (\S+)$", page, re.MULTILINE
+    )
+    values = {name: float(value) for name, value in found}
+    return values.get("count", 0), values.get("sum", 0)
+
+
+async def test_requests_with_texts_of_equal_length_share_forwards(
+    server: TinyServer, bare_glm: Any
+) -> None:
+    num_steps = 30
+    count, total = forwards(server)
+    prompts = ["a cat 'one'", "a dog 'two'", "a fox 'six'"]
+    asked = (ask(server, prompt, 7, num_inference_steps=num_steps) for prompt in prompts)
+    for prompt, answer in zip(prompts, await asyncio.gather(*asked), strict=True):
+        (picture,) = pictures_of(answer)
+        assert is_same(picture, expected(bare_glm, prompt, 7, num_inference_steps=num_steps)[0])
+    alone = len(prompts) * num_steps * 2  # with guidance
+    deadline = time.monotonic() + 10  # a stage sends its metrics once a second
+    while forwards(server)[1] - total < alone:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.2)
+    now, requests = forwards(server)
+    assert requests - total == alone
+    assert now - count < 0.7 * alone
+
+
 async def test_only_steps_of_the_image_are_progress(server: TinyServer) -> None:
     body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 3, "stream": True}
     async with httpx.AsyncClient(timeout=120) as client:
@@ -92,3 +125,10 @@ async def test_clients_that_hang_up_at_any_moment_leave_nothing(
     await asyncio.gather(*(hang_up(number) for number in range(10)))
     (picture,) = pictures_of(await ask(server, "a cat", 1))
     assert is_same(picture, expected(bare_glm, "a cat", 1)[0])
+
+
+@pytest.mark.parametrize(("stage", "role"), [("prior", "engine"), ("dit", "worker")])
+async def test_a_killed_stage_is_its_requests_error_and_starts_again(
+    stage: str, role: str, server: TinyServer, bare_glm: Any
+) -> None:
+    await check_a_killed_stage(server, stage, role, bare_glm)

@@ -1,22 +1,18 @@
 """Pictures through two stages, the text encoder in vLLM and the denoiser, over HTTP."""
 
 import asyncio
-import os
-import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chaos import ready_again, victims
 from support.image_requests import ask, expected, is_same, picture_server, pictures_of
+from support.killed_image_stage import ENDLESS, check_a_killed_stage
 from support.server import TinyServer
 
 pytestmark = pytest.mark.engine
 
 LONG = "A fox in the snow, watercolour. " * 20  # more tokens than the pipeline reads
-ENDLESS = {"num_inference_steps": 1000}
 
 
 @pytest.fixture(scope="module")
@@ -97,23 +93,4 @@ async def test_clients_that_hang_up_at_any_moment_leave_nothing(
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     stage: str, role: str, server: TinyServer, bare: Any
 ) -> None:
-    await ready_again(server)
-    before = server.health()
-    running = [asyncio.create_task(ask(server, "a cat", seed, **ENDLESS)) for seed in range(3)]
-    while server.health()["dit"]["running"] < len(running):
-        assert not any(task.done() for task in running)
-        await asyncio.sleep(0.02)
-    os.kill(
-        next(v for v in victims(server) if (v.stage, v.role) == (stage, role)).pid, signal.SIGKILL
-    )
-    struck_at = time.monotonic()
-    for answer in await asyncio.gather(*running):
-        assert answer.status_code == 503
-        assert answer.json()["error"]["code"] == "stage_unavailable"
-        assert stage in answer.json()["error"]["message"]
-    assert time.monotonic() - struck_at < 15
-    await ready_again(server)
-    (picture,) = pictures_of(await ask(server, "a cat", 1))
-    assert is_same(picture, expected(bare, "a cat", 1)[0])
-    for name, now in server.health().items():
-        assert now["generation"] == before[name]["generation"] + (name == stage)
+    await check_a_killed_stage(server, stage, role, bare)
