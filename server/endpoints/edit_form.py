@@ -13,7 +13,7 @@ from omnistage.server.common.errors import ApiError, invalid, unsupported
 from omnistage.server.common.fields import parse
 from omnistage.server.common.json_text import check_values
 from omnistage.server.http.caller import beside_loop
-from omnistage.server.http.form_body import NO_FILE, given_items, opened_form, typed
+from omnistage.server.http.form_body import NO_FILE, given_items, opened_form, take_extra, typed
 from omnistage.server.http.json_body import JsonRequest
 from omnistage.server.http.openapi import named_examples
 from omnistage.server.media.image_load import Source
@@ -72,6 +72,8 @@ async def _read_form(http: Request) -> EditForm:
     }
     async with opened_form(http, **limits) as form:
         for name, value in given_items(form):
+            if take_extra(fields, name, value):
+                continue
             of_file = FILE_KEY.fullmatch(name)
             if isinstance(value, UploadFile):
                 if of_file is None:

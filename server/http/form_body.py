@@ -20,6 +20,8 @@ from omnistage.stage_configs.json_types import Json
 
 NAME = re.compile(r"(?P<name>[^\[\]]+)(?P<is_list>\[\])?(\[(?P<key>[^\[\]]+)\])?")
 MAX_FILES, MAX_FIELDS = 64, 256
+# The field `extra` as OpenAI's clients write it: its arguments are numbers, texts, booleans, lists.
+EXTRA = re.compile(r"extra\[(?P<name>[^\[\]]+)\](?P<is_list>\[\])?")
 NO_FILE = 'must be a file: a part of the form with a filename="…"'
 Fields = Json
 
@@ -73,9 +75,32 @@ def typed(text: str) -> Any:
         return text
 
 
+def take_extra(fields: Fields, written: str, value: str | UploadFile) -> bool:
+    """Put an argument in `extra` among the fields, as JSON has it; False for any other field.
+
+    Raises ApiError for one that is there twice.
+    """
+    found = EXTRA.fullmatch(written)
+    if found is None or not isinstance(value, str):
+        return False
+    place, name = fields.setdefault("extra", {}), found["name"]
+    if not isinstance(place, dict) or (name in place and not found["is_list"]):
+        raise invalid("extra", "is there twice")
+    if found["is_list"]:
+        items = place.setdefault(name, [])
+        if not isinstance(items, list):
+            raise invalid(f"extra.{name}", "is there twice")
+        items.append(typed(value))
+    else:
+        place[name] = typed(value)
+    return True
+
+
 async def _fields(form: FormData, files: Collection[str]) -> Fields:
     fields: Fields = {}
     for written, value in given_items(form):
+        if take_extra(fields, written, value):
+            continue
         found = NAME.fullmatch(written)
         if found is None:
             raise invalid(written[:80], "is no name of a field")

@@ -278,3 +278,38 @@ def test_pixels_arrive_as_they_were(images: RunningGateway, images_client: httpx
 def test_a_form_that_is_too_large_is_a_413(images_client: httpx.Client) -> None:
     answer = post(images_client, {"image": bytes(MAX_BODY_BYTES)})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+
+
+EXTRA = {"max_sequence_length": 64, "prompt_2": "rain", "sigmas": [1.0, 0.5], "clean": True}
+
+
+def test_other_arguments_of_the_pipeline_come_by_the_sdk_and_as_json_in_a_form(
+    images: RunningGateway, images_openai: OpenAI, images_client: httpx.Client
+) -> None:
+    """The SDK writes an object in a form as `extra[NAME]`, and lists in it as `extra[NAME][]`."""
+    images_openai.images.edit(image=("cat.png", PNG), prompt="a hat", extra_body={"extra": EXTRA})
+    assert last_request(images).message.fields["extra"] == EXTRA
+    images_openai.images.generate(prompt="a hat", extra_body={"extra": EXTRA})
+    assert last_request(images).message.fields["extra"] == EXTRA
+    post(images_client, {"image": ("a.png", PNG)}, extra=json.dumps(EXTRA)).raise_for_status()
+    assert last_request(images).message.fields["extra"] == EXTRA
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"extra": "[" * 10_000}, "extra"),
+        ({"extra": "NaN"}, "extra"),
+        ({"extra": '{"a": {"b": 1}}'}, "extra.a"),
+        ({"extra": '{"a": 1e999}'}, "extra"),
+        ({"extra": "{}", "extra[a]": "1", "extra[a][]": "2"}, "extra.a"),
+        ({"extra[a]": "[[[[1]]]]"}, "extra.a"),
+        ({"extra[a]": "null", "extra[b]": '{"c": 1}'}, "extra.b"),
+    ],
+)
+def test_what_is_no_other_argument_in_a_form_is_a_400(
+    images_client: httpx.Client, fields: dict[str, str], param: str
+) -> None:
+    answer = post(images_client, {"image": ("a.png", PNG)}, **fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param

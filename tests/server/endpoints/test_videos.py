@@ -129,3 +129,13 @@ def test_a_model_without_videos_says_so(gateway: RunningGateway) -> None:
     answer = ask(gateway)
     assert answer.status_code == 400
     assert "makes no videos; it makes audio, text" in answer.json()["error"]["message"]
+
+
+def test_other_arguments_of_the_pipeline_come_in_a_form_too(videos: RunningGateway) -> None:
+    form = {**{name: str(value) for name, value in ASKED.items()}, "extra[flow_shift]": "3.5"}
+    with httpx.Client(base_url=videos.url, timeout=10) as client:
+        files = {"extra[sigmas][]": (None, "1.0"), "extra[prompt_2]": (None, "rain")}
+        answer = client.post("/v1/videos/sync", data=form, files=files)
+    assert answer.status_code == 200, answer.text
+    given = videos.stages.stages["camera"].opened[-1].message.fields["extra"]
+    assert given == {"flow_shift": 3.5, "sigmas": [1.0], "prompt_2": "rain"}

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import diffusers
 import numpy as np
 import pytest
 import torch
-import yaml
 from diffusers import DiffusionPipeline
 from support.stage_outputs import Outputs, ports_over
 from support.tiny_pipelines import quiet
@@ -20,7 +18,6 @@ from omnistage.stages.diffusion.checkpoint import make_tiny, write_tiny
 from omnistage.stages.diffusion.control.extra import ExtraOptions
 from omnistage.stages.diffusion.request.extra import failure_of, spread_texts
 from omnistage.stages.diffusion.request.outputs import to_uint8
-from omnistage.stages.diffusion.request.tasks import classes_over
 from omnistage.stages.diffusion.stage import DiffusionStage
 from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.to_stage import Request
@@ -150,49 +147,6 @@ def _refuses(made: Any, name: str) -> bool:
     return False
 
 
-def test_the_graph_file_names_what_requests_may_give(sd3: Any) -> None:
-    allowed = {"extra": ["clip_skip", "prompt_2"]}
-    assert ExtraOptions.of(allowed).arguments(sd3, {"clip_skip": 1}) == {"clip_skip": 1}
-    error = refusal(sd3, {"sigmas": [1.0]}, **allowed)
-    assert error.message == (
-        "extra.sigmas: this server takes clip_skip, prompt_2 only (engine.extra)"
-    )
-    error = refusal(sd3, {"clip_skip": 1}, extra=False)
-    assert error.message == "extra.clip_skip: this server takes no other arguments (engine.extra)"
-
-
-def test_defaults_of_the_graph_file_are_in_every_call_and_requests_win(sd3: Any) -> None:
-    options = ExtraOptions(call_defaults={"max_sequence_length": 128, "clip_skip": 1})
-    assert options.arguments(sd3, None) == {"max_sequence_length": 128, "clip_skip": 1}
-    given = {"max_sequence_length": 64, "clip_skip": None}
-    assert options.arguments(sd3, given) == {"max_sequence_length": 64, "clip_skip": 1}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"extra": "all"}, "extra: must be true, false or a list of arguments, not 'all'"),
-        ({"extra": [1]}, "extra: must be true, false or a list"),
-        (
-            {"extra": ["clip_skp"]},
-            r"extra\.clip_skp: this pipeline takes no clip_skp; did you mean",
-        ),
-        ({"extra": ["latents"]}, r"extra\.latents: is not for requests"),
-        ({"call_defaults": [1]}, "call_defaults: must be a mapping"),
-        ({"call_defaults": {"sigmas": 1}}, r"call_defaults\.sigmas: must be a list"),
-        ({"call_defaults": {"generator": 1}}, r"call_defaults\.generator: is not for requests"),
-    ],
-)
-def test_a_graph_file_is_refused_for_what_no_class_over_the_weights_takes(
-    options: dict[str, Any], message: str
-) -> None:
-    classes = classes_over(diffusers.StableDiffusion3Pipeline)
-    assert diffusers.StableDiffusion3InpaintPipeline in classes
-    with pytest.raises(ValueError, match=message):
-        ExtraOptions.of(options).check(classes)
-    ExtraOptions.of({"extra": ["padding_mask_crop", "clip_skip"]}).check(classes)
-
-
 def test_texts_of_further_encoders_are_as_many_as_prompts() -> None:
     given = {"prompt": ["a", "b"], "prompt_2": "c", "negative_prompt_3": "d", "clip_skip": 1}
     assert spread_texts(given) == {**given, "prompt_2": ["c"] * 2, "negative_prompt_3": ["d"] * 2}
@@ -284,14 +238,3 @@ async def test_a_value_that_the_pipeline_cannot_use_is_refused_and_the_stage_goe
     await stage.serve(Opened("right", Request(Draw(body_of({})), ["image"], seed=1)))
     assert len(outputs.pixels("right")) == 1
     await stage.close()
-
-
-def test_the_documented_options_are_of_the_pipelines_call(sd3: Any) -> None:
-    text = (Path(__file__).parents[4] / "docs" / "diffusion.md").read_text()
-    (line,) = re.findall(r"^    (engine: \{extra.*\})$", text, re.MULTILINE)
-    options = ExtraOptions.of(yaml.safe_load(line)["engine"])
-    options.check([sd3])
-    assert options.arguments(sd3, {"prompt_2": "a"}) == {
-        "max_sequence_length": 256,
-        "prompt_2": "a",
-    }
