@@ -32,11 +32,6 @@ class MadeVideo:
     fps: float
     track: Track | None = None
 
-    @property
-    def seconds(self) -> float:
-        """Returns how long it lasts."""
-        return len(self.frames) / self.fps
-
     def to_mp4(self) -> bytes:
         """Return the video as a file; may take a while."""
         return encode(self.frames, self.fps, self.track)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from omnistage.server.common.errors import ApiError
+from omnistage.server.media.given import Kind
 
 VERSION = 1
 UNKNOWN = "auto"  # a size or a length that the pipeline has yet to choose
@@ -38,7 +39,7 @@ class StoredMedium(msgspec.Struct, frozen=True):
     """A medium of a job that has not ended: its file, and what `GivenFile` says of it."""
 
     field: str
-    kind: Literal["image", "mask", "video", "audio"]
+    kind: Kind
     param: str
     file: str
 
