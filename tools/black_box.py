@@ -1,6 +1,6 @@
 """Compares images per second of shared steps with those of calls one after another.
 
-PYTHONPATH=tests python tools/black_box.py [CLASS ...] [--requests 4] [--rounds 5] [--steps 20]
+PYTHONPATH=tests:scripts python tools/black_box.py [CLASS ...] [--requests 4] [--steps 20]
 
 Tiny pipelines with random weights, on a CPU. "One by one" is how a server works that calls a
 pipeline as a black box: the next request begins when the one before it is done. "Together" are the
