@@ -107,7 +107,7 @@ def test_no_pipeline_of_diffusers_gives_away_what_is_the_servers_own() -> None:
         if isinstance(made, type):
             parameters = inspect.signature(made.__call__).parameters
             allowed |= {one for one in parameters if not _refuses(made, one)}
-    assert {"max_sequence_length", "prompt_2", "sigmas", "guidance_scale_2", "layers"} <= allowed
+    assert {"max_sequence_length", "prompt_2", "sigmas", "guidance_scale_2", "eta"} <= allowed
     words = ("latent", "embed", "kwargs", "callback", "generator", "output_type", "image", "video")
     # Numbers all of them, by their annotations.
     fine = {
