@@ -221,12 +221,12 @@ class DiffusionStage:
         media, body = fitted(task, media, body)
         keeps_size = "image" in media and self._kind == "image"
         body = self._default_options.completed(body, has_image=keeps_size)
-        given, replaced = await self._arguments(opened)
-        fields = {name: value for name, value in body.items() if name not in replaced}
-        arguments = call_arguments(pipeline, fields, given, opened.request.seed)
+        to_come = self._to_come(opened)
+        fields = {name: value for name, value in body.items() if name not in to_come.names}
+        arguments = call_arguments(pipeline, fields, opened.request.seed) | to_come.values
         arguments |= media_arguments(task, media, arguments) | control_arguments(pipeline, body)
         arguments |= self._extra_options.arguments(pipeline, body.get("extra"))
-        arguments = spread_texts(arguments)
+        arguments = spread_texts(arguments) | await self._given(opened.id, to_come)
         previews = None
         if body.get("partial_images"):
             previews = Previews(
@@ -296,14 +296,19 @@ class DiffusionStage:
         self._ports.mark(opened.id, "prompted")
         return {**opened.request.fields, "prompt": text} if text else None
 
-    async def _arguments(self, opened: Opened) -> tuple[Mapping[str, Any], Collection[str]]:
-        """Returns what the stage upstream gives to the call, and the fields that are then none."""
+    def _to_come(self, opened: Opened) -> ArgumentsToCome:
+        """Returns what the stage upstream announces of the call's arguments."""
         if self._upstream is None or not isinstance(opened.message, Open):
-            return {}, ()
-        to_come = opened.message.read(ArgumentsToCome)
-        coming = await self._upstream.all_of(opened.id, to_come)
-        self._ports.mark(opened.id, "embedded")
-        return coming.arguments(self._loaded.device, self._loaded.dtype), to_come.replaces
+            return ArgumentsToCome()
+        return opened.message.read(ArgumentsToCome)
+
+    async def _given(self, request_id: str, to_come: ArgumentsToCome) -> dict[str, Any]:
+        """Returns what the stage upstream gives to the call."""
+        if self._upstream is None:
+            return {}
+        coming = await self._upstream.all_of(request_id, to_come)
+        self._ports.mark(request_id, "embedded")
+        return coming.arguments(self._loaded.device, self._loaded.dtype)
 
     def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
         """A part of the call's arguments, or words of its prompt."""

@@ -29,3 +29,8 @@ class ArgumentsToCome(msgspec.Struct, frozen=True):
     ids: dict[str, list[int]] = {}
     values: dict[str, Value] = {}
     replaces: list[str] = []
+
+    @property
+    def names(self) -> set[str]:
+        """Returns the fields of a request that are not arguments themselves."""
+        return {*self.replaces, *self.rows, *self.ids, *self.values}

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from support.chaos import victims
 from support.glm_image import make_greedy
 from support.image_requests import ask, bare_pipeline, expected, is_same, pictures_of
 from support.killed_image_stage import check_a_killed_stage
@@ -111,6 +114,18 @@ async def test_what_cannot_be_made_is_refused(
 ) -> None:
     answer = await ask(server, fields.pop("prompt", "a cat"), 1, **fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_field_that_the_pipeline_does_not_take_is_refused_before_ids_are_made(
+    server: TinyServer,
+) -> None:
+    engine = next(v for v in victims(server) if (v.stage, v.role) == ("prior", "engine"))
+    os.kill(engine.pid, signal.SIGSTOP)  # it makes nothing
+    try:
+        answer = await asyncio.wait_for(ask(server, "a cat", 1, negative_prompt="rain"), 20)
+    finally:
+        os.kill(engine.pid, signal.SIGCONT)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "negative_prompt")
 
 
 async def test_clients_that_hang_up_at_any_moment_leave_nothing(

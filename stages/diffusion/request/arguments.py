@@ -29,18 +29,16 @@ STEPS = "num_inference_steps"
 RATES = ("frame_rate", "fps")  # a video's, as pipelines that are told call it
 
 
-def call_arguments(
-    pipeline: Any, body: Mapping[str, Any], given: Mapping[str, Any], seed: int | None
-) -> dict[str, Any]:
-    """Arguments of one request's call: those of its fields, and those that are `given` upstream.
+def call_arguments(pipeline: Any, body: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+    """Arguments of one request's call, without a prompt if its body has none.
 
     Raises RequestError for a field that the pipeline does not take.
     """
     known = arguments_of(pipeline)
-    prompt = {**({"prompt": body["prompt"]} if "prompt" in body else {}), **given}
+    prompt = {"prompt": body["prompt"]} if "prompt" in body else {}
     arguments = counted(body.get("n") or 1, prompt, known) | {"output_type": "np"}
     for name in FIELDS:
-        if body.get(name) is None or name in given:
+        if body.get(name) is None:
             continue
         if name not in known:
             raise RequestError(400, f"this pipeline takes no {name}", param=name)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from omnistage.stages.diffusion.request.arguments import call_arguments
+from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
 
 
 class Pipeline:
@@ -26,18 +27,19 @@ BODY = {"prompt": "a cat", "height": 64, "n": 2}
 
 
 @pytest.mark.parametrize(
-    ("given", "replaced", "expected"),
+    ("to_come", "expected"),
     [
-        ({}, (), {"prompt": "a cat", "height": 64}),
-        ({"prior_token_ids": 1}, (), {"prompt": "a cat", "height": 64, "prior_token_ids": 1}),
-        ({"prompt_embeds": 1}, ("prompt",), {"height": 64, "prompt_embeds": 1}),
-        ({"height": 96}, (), {"prompt": "a cat", "height": 96}),
+        (ArgumentsToCome(), {"prompt": "a cat", "height": 64}),
+        (ArgumentsToCome(ids={"prior_token_ids": [1]}), {"prompt": "a cat", "height": 64}),
+        (ArgumentsToCome(replaces=["prompt"]), {"height": 64}),
+        (ArgumentsToCome(values={"height": 96}), {"prompt": "a cat"}),
+        (ArgumentsToCome(rows={"prompt": RowsToCome(0, [1])}), {"height": 64}),
     ],
-    ids=["none", "beside", "in place", "wins"],
+    ids=["nothing", "beside", "in place", "its own size", "the field itself"],
 )
-def test_what_upstream_gives_is_beside_the_fields_or_in_their_place(
-    given: dict[str, Any], replaced: tuple[str, ...], expected: dict[str, Any]
+def test_fields_that_upstream_stands_for_are_no_arguments(
+    to_come: ArgumentsToCome, expected: dict[str, Any]
 ) -> None:
-    fields = {name: value for name, value in BODY.items() if name not in replaced}
-    made = call_arguments(Pipeline(), fields, given, None)
+    fields = {name: value for name, value in BODY.items() if name not in to_come.names}
+    made = call_arguments(Pipeline(), fields, None)
     assert made == {**expected, "num_images_per_prompt": 2, "output_type": "np"}
