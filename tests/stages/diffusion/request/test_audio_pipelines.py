@@ -1,0 +1,146 @@
+"""Pipelines of audio, and LTX-2, below the stage: each equals its bare call, alone and together."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+from support.stage_outputs import Outputs, stage_over
+from support.tiny_pipelines.sounds import RATE, make_sound
+
+from omnistage.stages.diffusion.request.outputs import to_uint8
+from omnistage.stages.messages.body import Draw
+from omnistage.stages.messages.to_gateway import Sound, Step
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.worker.stage import Opened
+
+NUM_TOGETHER = 3
+SAMPLE = 1e-4  # of samples from -1 to 1
+PROMPTS = ("a cat", "rain at night", "a slow piano")
+
+
+@dataclass(frozen=True)
+class Sounds:
+    """A tiny pipeline: fields of requests, and the same as arguments of its call."""
+
+    fields: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    both: Mapping[str, Any] = field(default_factory=dict)
+    channels: int = 2
+
+
+NAMED = {
+    "stable-audio": Sounds(
+        {"audio_length": 0.5, "audio_start": 0.25},
+        {"audio_end_in_s": 0.75, "audio_start_in_s": 0.25},
+        {"guidance_scale": 3.0, "negative_prompt": "hiss"},
+    ),
+    "stable-audio-3": Sounds({"audio_length": 0.5}, {"duration": 0.5}),
+    "ace-step": Sounds(
+        {"audio_length": 1.0}, {"audio_duration": 1.0}, {"lyrics": "la la", "guidance_scale": 3.0}
+    ),
+    "longcat": Sounds({"audio_length": 0.5}, {"audio_duration_s": 0.5}, channels=1),
+}
+
+
+def pcm_of(outputs: Outputs, request_id: str) -> npt.NDArray[np.int16]:
+    """All samples of a request."""
+    sent = [one for one in outputs.chunks[request_id] if isinstance(one.message, Sound)]
+    assert [one.last for one in sent] == [False] * (len(sent) - 1) + [True]
+    return np.concatenate([one.tensors["pcm"].numpy() for one in sent])
+
+
+def check(pcm: npt.NDArray[np.int16], bare: npt.NDArray[np.float32]) -> None:
+    """Compare samples [n] or [n, 2] with a bare call's [channels, n]."""
+    wanted = bare.clip(-1, 1).T
+    assert pcm.reshape(len(pcm), -1).shape == wanted.shape
+    assert np.abs(wanted).max() > 0.01, "the bare call is not silent"
+    assert np.abs(pcm.reshape(wanted.shape) / 32767 - wanted).max() < SAMPLE
+
+
+def audios(bare: Any, sounds: Sounds, seed: int) -> npt.NDArray[np.float32]:
+    with torch.inference_mode():
+        made: npt.NDArray[np.float32] = bare(
+            prompt=PROMPTS[seed],
+            num_inference_steps=2,
+            generator=torch.Generator().manual_seed(seed),
+            output_type="np",
+            **sounds.arguments,
+            **sounds.both,
+        ).audios[0]
+    return made
+
+
+@pytest.mark.parametrize("name", NAMED)
+async def test_audio_equals_the_bare_pipeline_s(name: str, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    make_sound(name).save_pretrained(tmp_path)
+    stage, outputs = stage_over(tmp_path)
+    ready = await stage.start()
+    assert ready.sample_rate_hz == RATE
+    sounds = NAMED[name]
+
+    async def ask(request_id: str, seed: int) -> None:
+        fields = {"prompt": PROMPTS[seed], "num_inference_steps": 2}
+        body = Draw({**fields, **sounds.fields, **sounds.both})
+        await stage.serve(Opened(request_id, Request(body, ["audio"], seed=seed)))
+
+    await ask("alone", 0)
+    await asyncio.gather(*(ask(str(seed), seed) for seed in range(NUM_TOGETHER)))
+    await stage.close()
+    bare = DiffusionPipeline.from_pretrained(tmp_path)
+    bare.set_progress_bar_config(disable=True)
+    check(pcm_of(outputs, "alone"), audios(bare, sounds, 0))
+    for seed in range(NUM_TOGETHER):
+        pcm = pcm_of(outputs, str(seed))
+        assert (pcm.ndim == 2) == (sounds.channels == 2)
+        check(pcm, audios(bare, sounds, seed))
+    steps = [one.message for one in outputs.chunks["0"] if isinstance(one.message, Step)]
+    assert {one.output for one in steps} == {"audio"}
+
+
+async def test_ltx_2_s_audio_follows_its_frames(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    make_sound("ltx2").save_pretrained(tmp_path)
+    small = {"height": 32, "width": 32, "num_frames": 9}
+    stage, outputs = stage_over(tmp_path, **small, max_sequence_length=16)
+    ready = await stage.start()
+    assert ready.sample_rate_hz == 16_000
+    fields = {**small, "num_inference_steps": 2, "guidance_scale": 2.0}
+
+    async def ask(request_id: str, seed: int, **more: Any) -> None:
+        body = Draw({"prompt": PROMPTS[seed], **fields, "fps": 25, **more})
+        await stage.serve(Opened(request_id, Request(body, ["video"], seed=seed)))
+
+    await ask("silent", 0, audio=False)
+    await asyncio.gather(*(ask(str(seed), seed) for seed in range(NUM_TOGETHER)))
+    await stage.close()
+    silent = [one.message for one in outputs.chunks["silent"]]
+    assert not any(isinstance(one, Sound) for one in silent)
+    assert len(outputs.pixels("silent")) == 9
+    bare = DiffusionPipeline.from_pretrained(tmp_path)
+    bare.set_progress_bar_config(disable=True)
+    for seed in range(NUM_TOGETHER):
+        with torch.inference_mode():
+            wanted = bare(
+                prompt=PROMPTS[seed],
+                generator=torch.Generator().manual_seed(seed),
+                frame_rate=25,
+                output_type="np",
+                **fields,
+            )
+        check(pcm_of(outputs, str(seed)), wanted.audio[0].numpy())
+        sent = outputs.chunks[str(seed)]
+        frames = [one.tensors["pixels"].numpy() for one in sent if "pixels" in one.tensors]
+        difference = np.stack(frames).astype(int) - np.stack(to_uint8(wanted.frames[0]))
+        assert difference.shape == (9, 32, 32, 3)
+        assert np.abs(difference).max() <= 1
+        kinds = [type(one.message).__name__ for one in sent if one.tensors]
+        assert kinds == ["ImagePixels"] * 9 + ["Sound"]
+        assert {one.message.output for one in sent if one.tensors} == {"video"}
