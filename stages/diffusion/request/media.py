@@ -10,11 +10,14 @@ from omnistage.stage_configs.work import fitting_size
 from omnistage.stages.diffusion.request.frames import ARGUMENT as FRAMES
 from omnistage.stages.diffusion.request.frames import default_frames, frame_step
 from omnistage.stages.diffusion.request.places import JOINED, Media, RequestMedium, video_frames
+from omnistage.stages.diffusion.request.sound import rate_of
 from omnistage.stages.diffusion.request.tasks import PipelineTask, Tasks, arguments_of
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened
 
+# Audio to start from, whose rate goes beside it.
+START, START_RATE = "initial_audio_waveforms", "initial_audio_sampling_rate"
 SIDES = ("width", "height")
 SHAPING = ("image", "video", "control_video")
 MOVING = ("video", "control_video")
@@ -136,4 +139,6 @@ def media_arguments(task: PipelineTask, media: Media, others: Mapping[str, Any])
         if place.argument in made:
             value = [*made[place.argument], *value]
         made[place.argument] = value
+    if START in made:
+        made[START_RATE] = rate_of(task.pipeline, needs_one=True)
     return made

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
+from omnistage.stages.diffusion.request.sound import given_samples
+
 MANY = 16  # media of one field, where a pipeline knows no limit of its own
 # Classes of Diffusers whose `image` may be a list of references; to the others it is a batch.
 SEVERAL = frozenset(
@@ -97,7 +99,13 @@ def video_frames(
 def _samples(
     pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
 ) -> torch.Tensor:
-    return torch.from_numpy(media[0].data)
+    return given_samples(pipeline, media[0].data, media[0].rate)
+
+
+def _sample_rows(
+    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
+) -> torch.Tensor:
+    return _samples(pipeline, others, media)[None]
 
 
 def _first(
@@ -187,7 +195,8 @@ TABLE = (
     PlaceRow("reference_image", "image_reference", _one),
     PlaceRow("reference_image", "ref_image", _one),
     PlaceRow("audio", "src_audio", _samples),
-    PlaceRow("audio", "audio", _samples),
+    PlaceRow("audio", "audio", _sample_rows),
+    PlaceRow("audio", "initial_audio_waveforms", _sample_rows),
 )
 JOINED = frozenset({"conditions"})
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from functools import reduce
 from typing import Any
 
+import av
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -36,6 +37,8 @@ END = "audio_end_in_s"  # a length that counts from the start of what is made
 WARM_UP_S = 1.0
 FULL_SCALE = 32767
 MAX_CHANNELS = 2
+CHANNELS = "audio_channels"  # of a VAE's configuration
+LAYOUTS = {1: "mono", 2: "stereo"}
 
 
 def rate_of(pipeline: object, needs_one: bool) -> int | None:
@@ -51,6 +54,30 @@ def rate_of(pipeline: object, needs_one: bool) -> int | None:
         name, places = type(pipeline).__name__, ", ".join(RATES)
         raise ValueError(f"the sampling rate of {name} was not found: it has none of {places}")
     return None
+
+
+def given_samples(pipeline: Any, data: npt.NDArray[np.float32], rate: float) -> torch.Tensor:
+    """Returns audio [channels, n] at the rate and with the channels of a pipeline's own.
+
+    Mono is the same on both sides, and stereo is averaged where the pipeline has one channel.
+    """
+    own = rate_of(pipeline, needs_one=False)
+    if own is not None and rate and round(rate) != own:
+        data = _resampled(data, round(rate), own)
+    num_channels = getattr(getattr(getattr(pipeline, "vae", None), "config", None), CHANNELS, None)
+    samples = torch.from_numpy(np.array(data))
+    if num_channels == 1:
+        return samples.mean(dim=0, keepdim=True)
+    return samples.expand(num_channels, -1) if num_channels and len(samples) == 1 else samples
+
+
+def _resampled(data: npt.NDArray[np.float32], rate: int, own: int) -> npt.NDArray[np.float32]:
+    layout = LAYOUTS[len(data)]
+    frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(data), format="fltp", layout=layout)
+    frame.sample_rate = rate
+    resampler = av.AudioResampler(format="fltp", layout=layout, rate=own)
+    parts = [*resampler.resample(frame), *resampler.resample(None)]
+    return np.concatenate([part.to_ndarray() for part in parts], axis=1)
 
 
 def length_for_warm_up(known: Collection[str]) -> dict[str, float]:

@@ -25,7 +25,9 @@ def counted(num: int, prompt: Mapping[str, Any], known: Iterable[str]) -> dict[s
     if num == 1:
         return dict(prompt)
     prompts = [prompt["prompt"]] if isinstance(prompt["prompt"], str) else prompt["prompt"]
-    return {"prompt": [one for one in prompts for _ in range(num)]}
+    several = [one for one in prompts for _ in range(num)]
+    lyrics = {"lyrics": [""] * len(several)} if "lyrics" in known else {}
+    return {"prompt": several, **lyrics}
 
 
 def check_kind(wanted: Collection[str], made: PipelineOutput) -> None:

@@ -47,7 +47,7 @@ ROPE: Mapping[str, Any] = {"rope_type": "split", "rope_double_precision": False}
 def oobleck() -> AutoencoderOobleck:
     """Return a VAE of stereo: five latents a second."""
     return AutoencoderOobleck(
-        encoder_hidden_size=8,
+        encoder_hidden_size=2 * LATENT,
         downsampling_ratios=[10, 10, 16],
         channel_multiples=[1, 1, 1],
         decoder_channels=8,
@@ -76,7 +76,7 @@ def stable_audio() -> StableAudioPipeline:
             global_states_input_dim=2 * TEXT_SIZE,
             cross_attention_input_dim=TEXT_SIZE,
         ).eval(),
-        scheduler=EDMDPMSolverMultistepScheduler(),
+        scheduler=EDMDPMSolverMultistepScheduler(sigma_min=0.001, sigma_max=0.01),
     )
 
 

@@ -19,6 +19,7 @@ from transformers import SpeechT5HifiGan, SpeechT5HifiGanConfig
 from omnistage.stages.diffusion.makes import LENGTHS, call_of
 from omnistage.stages.diffusion.request.sound import (
     audio_of,
+    given_samples,
     length_for_warm_up,
     rate_of,
     sound_arguments,
@@ -208,3 +209,21 @@ def test_lyrics_and_the_switch_of_a_video_s_audio_are_passed_on() -> None:
     assert sound_arguments({"sample_audio"}, {"audio": False}) == {"sample_audio": False}
     assert sound_arguments({"enable_sound"}, {"audio": True}) == {"enable_sound": True}
     assert sound_arguments({"prompt"}, {"audio": False}) == {}
+
+
+@pytest.mark.parametrize(("channels", "own_channels"), [(1, 2), (2, 2), (2, 1), (1, 1), (2, None)])
+@pytest.mark.parametrize("rate", [16_000, 44_100, 48_000])
+def test_given_audio_has_the_rate_and_the_channels_of_the_pipeline(
+    rate: int, channels: int, own_channels: int | None
+) -> None:
+    times = np.arange(rate) / rate
+    wave = np.sin(2 * np.pi * 440 * times).astype(np.float32)
+    config = SimpleNamespace(sampling_rate=44_100, audio_channels=own_channels)
+    made = given_samples(
+        parts(vae=SimpleNamespace(config=config)), np.stack([wave] * channels), rate
+    )
+    assert made.dtype == torch.float32
+    assert made.shape[0] == (own_channels or channels)
+    assert abs(made.shape[1] - 44_100) <= 32
+    wanted = np.sin(2 * np.pi * 440 * np.arange(44_100) / 44_100)
+    np.testing.assert_allclose(made[-1, 1000:40_000], wanted[1000:40_000], atol=0.01)
