@@ -178,6 +178,7 @@ THREE = [picture(1), picture(2, 32, 48), picture(3)]
 FIVE = video(5)
 VIDEO = {"height": 32, "width": 32, "num_frames": 5, "guidance_scale": 1.0}
 PICTURE = {"height": 32, "width": 48}
+WIDE = {"height": 32, "width": 64}
 GIVEN: Mapping[str, Given] = {
     "wan-i2v": Given(
         make_wan_of_pictures,
@@ -195,7 +196,7 @@ GIVEN: Mapping[str, Given] = {
         },
         VIDEO,
     ),
-    "edit-plus": Given(make_edit_plus, {"image": THREE}, {"image": _pil(*THREE)}, PICTURE),
+    "edit-plus": Given(make_edit_plus, {"image": THREE}, {"image": _pil(*THREE)}, WIDE),
     "flux-fill": Given(
         make_flux_fill,
         {"image": THREE[:1], "mask": [mask()]},
