@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -26,7 +27,11 @@ from omnistage.stages.vllm.bridge.late_inputs import (
 )
 from omnistage.stages.vllm.bridge.late_rows import ALL
 from omnistage.stages.vllm.rows.row_store import RowStore
-from omnistage.stages.vllm.step.request_options import LatePrompt, late_input_options
+from omnistage.stages.vllm.step.request_options import (
+    LatePrompt,
+    RequestOptions,
+    late_input_options,
+)
 from omnistage.stages.vllm.step.step_schema import Column, ColumnLayout, RowInput, StepSchema
 
 MAX_LEN = 40
@@ -225,6 +230,25 @@ def test_what_its_family_does_not_declare_ends_a_request_and_no_other(
     assert feed.late.overdue() == ["a"]
     assert "float16" in caplog.text
     assert "declared are float32 [4]" in caplog.text
+
+
+def test_a_wide_column_is_fed_from_a_table_that_is_known_at_the_start() -> None:
+    layout = ColumnLayout((Column("place", width=3, blank=0, fed_by="place"),))
+    table = [[5, 5, 5], [5, 5, 6], [7, 8, 9]]
+    asked = late_input_options(
+        "a",
+        layout.pack(2, {"place": np.array([[0, 0, 0], [1, 1, 1]])}),
+        first_token_position=2,
+        ends={"place": (0, 0)},
+        fed={"place": table},
+        complete=True,
+    )
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(asked), type=RequestOptions)
+    assert sent.late is not None
+    inputs = RequestInputs("a", sent.late, layout, MAX_LEN)
+    assert inputs.has_all
+    places = layout.of_inputs(inputs.table, "place")
+    assert places[:6].tolist() == [[0, 0, 0], [1, 1, 1], *table, [0, 0, 0]]
 
 
 def test_columns_that_come_together_come_in_equal_numbers() -> None:
