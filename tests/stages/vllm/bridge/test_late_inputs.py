@@ -234,7 +234,7 @@ def test_what_its_family_does_not_declare_ends_a_request_and_no_other(
 
 def test_a_wide_column_is_fed_from_a_table_that_is_known_at_the_start() -> None:
     layout = ColumnLayout((Column("place", width=3, blank=0, fed_by="place"),))
-    table = [[5, 5, 5], [5, 5, 6], [7, 8, 9]]
+    table: list[list[float]] = [[5, 5, 5], [5, 5, 6], [7, 8, 9]]
     asked = late_input_options(
         "a",
         layout.pack(2, {"place": np.array([[0, 0, 0], [1, 1, 1]])}),
