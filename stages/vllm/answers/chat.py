@@ -1,8 +1,10 @@
 """vLLM's own serving classes, used as a library: templates, tools, reasoning, logprobs."""
 
 import json
+import logging
 import re
 from collections.abc import AsyncGenerator, Mapping, MutableMapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,6 +28,9 @@ from omnistage.stages.vllm.compat import (
 )
 from omnistage.stages.worker.failure import RequestError
 
+logger = logging.getLogger(__name__)
+
+LOST = "Internal server error"  # what vLLM says of a request that its engine ended with an error
 # Of media that do not fit, and of ids that are no token.
 INPUT_REFUSALS = ("encoder cache", "out of vocabulary")
 # Of media that the model's processor raises over: what it says has their numbers in it.
@@ -34,6 +39,10 @@ PROCESSED = re.compile(r"'(audio|image|video)s?': \[")
 UNPROCESSED = "cannot be processed by the model: it is too short, too small or too thin"
 # Fields that a grammar comes from.
 CONSTRAINING = ("structured_outputs", "response_format", "tools")
+
+
+class MediaLostError(RequestError):
+    """The engine ended a request before its first token, as it does without a medium's data."""
 
 
 class ChatServing:
@@ -77,6 +86,22 @@ class ChatServing:
         self._check_echo(body)
         self._rendering.check(body)
         try:
+            async with aclosing(self._answer(request_id, body, headers)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except MediaLostError:
+            # vLLM's front took it for known to the engine, as after a request that was cancelled
+            # on its way; it has forgotten that by now, and sends the media.
+            logger.info("request %s is made again: the engine has lost a medium", request_id)
+            async with aclosing(self._answer(request_id, body, headers)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _answer(
+        self, request_id: str, body: JsonMap, headers: dict[str, str] | None
+    ) -> AsyncGenerator[Any, None]:
+        """Chunks of one try; raises RequestError."""
+        try:
             result = await self._begin(request_id, body, headers)
         except ValidationError as error:
             first = error.errors()[0]
@@ -88,20 +113,11 @@ class ChatServing:
             told = result.error
             raise failed(int(told.code), told.message, told.param, body)
         is_whole = False
-        try:
-            async for line in result:
-                text = line.removeprefix("data: ").strip()
-                if text == "[DONE]":
-                    break
-                chunk = json.loads(text)
-                if "error" in chunk:
-                    told = chunk["error"]
-                    code = int(told.get("code") or 500)
-                    raise failed(code, told["message"], told.get("param"), body)
+        chunks = _chunks_of(result, body)
+        async with aclosing(chunks):
+            async for chunk in chunks:
                 is_whole = not chunk["choices"]  # the usage chunk comes last
                 yield chunk
-        finally:
-            await result.aclose()
         if not is_whole:
             raise RequestError(500, "The engine ended the answer before its usage.")
 
@@ -150,6 +166,41 @@ def blamed(place: Sequence[str | int], body: Mapping[str, object]) -> str | None
 def asked(body: Mapping[str, object]) -> str:
     """The field with what the model is to answer."""
     return "prompt" if "prompt" in body else "messages"
+
+
+async def _chunks_of(result: AsyncGenerator[str, None], body: JsonMap) -> AsyncGenerator[Any, None]:
+    """Yield vLLM's events as chunks; those without a token wait for the next; raises RequestError.
+
+    So nothing of an answer has been sent when the engine ends it before its first token.
+    """
+    waiting: list[Any] = []
+    has_begun = "messages" not in body
+    try:
+        async for line in result:
+            text = line.removeprefix("data: ").strip()
+            if text == "[DONE]":
+                break
+            chunk = json.loads(text)
+            if "error" in chunk:
+                told = chunk["error"]
+                if not has_begun and told["message"] == LOST:
+                    raise MediaLostError(500, told["message"])
+                code = int(told.get("code") or 500)
+                raise failed(code, told["message"], told.get("param"), body)
+            has_begun = has_begun or not chunk["choices"] or any(map(_has_begun, chunk["choices"]))
+            waiting.append(chunk)
+            if has_begun:
+                for one in waiting:
+                    yield one
+                waiting.clear()
+        for one in waiting:
+            yield one
+    finally:
+        await result.aclose()
+
+
+def _has_begun(choice: Mapping[str, object]) -> bool:
+    return bool(choice.get("token_ids") or choice.get("finish_reason"))
 
 
 def must_call(body: Mapping[str, object]) -> bool:

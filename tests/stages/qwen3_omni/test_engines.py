@@ -25,6 +25,7 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.edge import EDGE, Edge, Open, Rows, StageTokens
+from omnistage.stages.messages.to_gateway import TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.speech.spoken_answer import ThinkerPrompt
@@ -382,6 +383,29 @@ def first_half(heard: Heard) -> Sequence[Chunk[Edge]]:
 def held(talker: Harness) -> Mapping[str, int]:
     """What the engine holds for requests, as far as it is not zero."""
     return {what: count for what, count in talker.ledger.read().items() if count}
+
+
+async def test_media_that_the_engine_has_lost_are_sent_again(thinker: ThinkerHarness) -> None:
+    """As after a cancel between the front, which takes them for sent, and the engine."""
+
+    async def asked(name: str) -> list[int]:
+        messages = [{"role": "user", "content": [PICTURES[0], text_part("What is it?")]}]
+        body = {"messages": messages, "temperature": 0, "max_completion_tokens": 12}
+        opened = opened_with_media(name, Request(Chat(body), ["text"], PATH[:1]))
+        await thinker.stage.serve(opened)
+        return thinker.token_ids(name)
+
+    before = await asked("seen")
+    assert before
+    await thinker.stage._engine.engine_core.reset_mm_cache_async()
+    assert await asked("lost") == before
+    heads = [
+        choice["delta"].get("role")
+        for chunk in thinker.got["lost"]
+        if isinstance(chunk.message, TextDelta)
+        for choice in chunk.message.chunk["choices"]
+    ]
+    assert heads.count("assistant") == 1
 
 
 async def test_a_cancel_in_the_middle_of_a_prompt_leaves_nothing(
