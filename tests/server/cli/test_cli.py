@@ -115,8 +115,8 @@ def test_a_kv_connector_is_applied_where_no_edge_needs_the_engines_own(tmp_path:
     assert "LMCacheConnectorV1" in plain(result.output)
 
 
-def test_a_pipeline_of_audio_is_refused_by_check_serve_and_a_dry_run(tmp_path: Path) -> None:
-    (tmp_path / "model_index.json").write_text('{"_class_name": "StableAudioPipeline"}')
+def test_a_pipeline_of_embeddings_is_refused_by_check_serve_and_a_dry_run(tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text('{"_class_name": "KandinskyPriorPipeline"}')
     path = tmp_path / "graph.yaml"
     graph = "stages: {dit: {kind: diffusers}}\noutputs: {image: dit}\n"
     path.write_text(f"{graph}model: {tmp_path}\n")
@@ -127,7 +127,18 @@ def test_a_pipeline_of_audio_is_refused_by_check_serve_and_a_dry_run(tmp_path: P
     ):
         result = runner.invoke(cli.app, command)
         assert result.exit_code == 1
-        assert "StableAudioPipeline returns audios only" in plain(result.output)
+        assert "KandinskyPriorPipeline returns image_embeds, " in plain(result.output)
+
+
+def test_a_pipeline_of_audio_is_an_output_of_audio_and_of_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text('{"_class_name": "StableAudioPipeline"}')
+    path = tmp_path / "graph.yaml"
+    for output, code in (("audio", 0), ("image", 1)):
+        graph = f"stages: {{dit: {{kind: diffusers}}}}\noutputs: {{{output}: dit}}\n"
+        path.write_text(f"{graph}model: {tmp_path}\n")
+        result = runner.invoke(cli.app, ["check", str(path)])
+        assert result.exit_code == code, result.output
+    assert "outputs.image: the model of dit makes audio" in plain(result.output)
 
 
 def test_a_gpu_that_is_not_there_is_said_and_never_served(

@@ -10,6 +10,7 @@ from omnistage.stages.vllm.plugin import register_models
 
 OURS = {
     "OmnistageQwenTextEncoder",
+    "OmnistageGlmImagePrior",
     "OmnistageQwen2_5OmniTalker",
     "OmnistageQwen2_5OmniThinker",
     "OmnistageQwen3OmniTalker",
