@@ -27,11 +27,14 @@ _received: Received = {}  # of all requests of this process
 
 @MEDIA_CONNECTOR_REGISTRY.register(CONNECTOR)
 class ReceivedMedia(MediaConnector):
-    """vLLM's own, but for media that came beside their request; each is taken once."""
+    """vLLM's own, but for media that came beside their request, which stay until it ends.
+
+    An engine that has lost a medium is given it again.
+    """
 
     async def fetch_audio_async(self, audio_url: str) -> tuple[npt.NDArray[Any], float]:
         """Return samples of one channel, float32 [n], and their rate."""
-        sound = _received.pop((audio_url, "sound"), None)
+        sound = _received.get((audio_url, "sound"))
         if sound is not None:
             return sound.data(), sound.about["rate_hz"]
         heard: tuple[npt.NDArray[Any], float] = await super().fetch_audio_async(audio_url)
@@ -39,10 +42,10 @@ class ReceivedMedia(MediaConnector):
 
     async def fetch_video_async(self, video_url: str, **options: Any) -> Any:
         """Return frames, uint8 [frames, height, width, 3], and the metadata of their video."""
-        frames = _received.pop((video_url, "frames"), None)
+        frames = _received.get((video_url, "frames"))
         if frames is not None:
             return frames.data(), dict(frames.about["metadata"])
-        file = _received.pop((video_url, "file"), None)
+        file = _received.get((video_url, "file"))
         if file is not None:
             encoded = base64.b64encode(file.data().tobytes()).decode("ascii")
             video_url = f"data:application/octet-stream;base64,{encoded}"
@@ -56,7 +59,7 @@ def use_received_media() -> None:
 
 @contextmanager
 def received(media: Received) -> Iterator[None]:
-    """Let vLLM find a request's media, which this takes over; what it has not taken goes."""
+    """Let vLLM find a request's media, which this takes over, until the request has ended."""
     names = list(media)
     _received.update(media)
     media.clear()

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 import torch
-from support.prompts import QUESTIONS, Question, image_part, picture, plain
+from support.prompts import QUESTIONS, Question, image_part, picture, plain, sound, sound_part
 from support.prompts import text as text_part
 from support.reference import Reference
 from support.taken_media import opened_with_media
@@ -389,7 +389,8 @@ async def test_media_that_the_engine_has_lost_are_sent_again(thinker: ThinkerHar
     """As after a cancel between the front, which takes them for sent, and the engine."""
 
     async def asked(name: str) -> list[int]:
-        messages = [{"role": "user", "content": [PICTURES[0], text_part("What is it?")]}]
+        content = [PICTURES[0], sound_part(sound(16_000)), text_part("What is it?")]
+        messages = [{"role": "user", "content": content}]
         body = {"messages": messages, "temperature": 0, "max_completion_tokens": 12}
         opened = opened_with_media(name, Request(Chat(body), ["text"], PATH[:1]))
         await thinker.stage.serve(opened)

@@ -33,7 +33,7 @@ def heard_video() -> Received:
     return {(NAME, "frames"): frames, (NAME, "sound"): samples}
 
 
-async def test_vllm_gets_what_came_without_a_copy_and_once() -> None:
+async def test_vllm_gets_what_came_without_a_copy_and_again_until_the_request_ends() -> None:
     whole = heard_video()
     samples = whole[NAME, "sound"].data()
     with received(whole):
@@ -44,10 +44,12 @@ async def test_vllm_gets_what_came_without_a_copy_and_once() -> None:
         assert metadata["fps"] == 4.0
         assert heard is samples
         assert rate_hz == 16_000
-        assert not media._received
+        again, _ = await ReceivedMedia().fetch_audio_async(NAME)
+        assert again is samples
+    assert not media._received
 
 
-async def test_what_vllm_has_not_taken_goes_with_its_request() -> None:
+async def test_media_go_with_their_request() -> None:
     with received(heard_video()):
         assert len(media._received) == 2
     assert not media._received
