@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.bad_input import BAD, MODEL, REFUSED_BY_STAGES, Bad
 from support.dear_bodies import REFUSED_BY_A_STAGE, Dear
+from support.doors import ONE_SHOT
 from support.prompts import question, text
 from support.reference import Reference
 from support.server import TinyServer, assert_same_sound
@@ -19,8 +20,7 @@ pytestmark = pytest.mark.engine
 @pytest.fixture(scope="module")
 def client(server: TinyServer) -> Iterator[httpx.Client]:
     # A connection kept open would be a descriptor left over.
-    limits = httpx.Limits(max_keepalive_connections=0)
-    with httpx.Client(base_url=server.url, timeout=20, limits=limits) as connected:
+    with httpx.Client(base_url=server.url, timeout=20, limits=ONE_SHOT) as connected:
         yield connected
 
 

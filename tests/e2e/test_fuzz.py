@@ -5,6 +5,7 @@ from collections import Counter
 
 import httpx
 import pytest
+from support.doors import ONE_SHOT
 from support.fuzz import drawn, num_cases
 from support.gateway import MODEL
 from support.prompts import question, text
@@ -36,9 +37,8 @@ async def test_no_body_makes_the_server_fail_or_kills_an_engine(server: TinyServ
         else:
             assert isinstance(response.json()["error"]["code"], str), data
 
-    limits = httpx.Limits(max_keepalive_connections=0)
     async with (
-        httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as client,
+        httpx.AsyncClient(base_url=server.url, timeout=60, limits=ONE_SHOT) as client,
         asyncio.TaskGroup() as group,
     ):
         for data in drawn(COUNT):

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from support.dear_bodies import CHAT, chat
+from support.doors import ONE_SHOT
 from support.server import TinyServer
 
 pytestmark = pytest.mark.engine
@@ -18,9 +19,8 @@ NUM_HEAVY = 4  # a second or two of a processor each
 
 @pytest.fixture
 async def http(server: TinyServer) -> AsyncIterator[httpx.AsyncClient]:
-    limits = httpx.Limits(max_keepalive_connections=0)
     headers = {"content-type": "application/json"}
-    options: dict[str, Any] = {"limits": limits, "timeout": 120, "headers": headers}
+    options: dict[str, Any] = {"limits": ONE_SHOT, "timeout": 120, "headers": headers}
     async with httpx.AsyncClient(base_url=server.url, **options) as client:
         yield client
 

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from openai import OpenAI
+from support.doors import ONE_SHOT
 from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
 
 from omnistage.server.endpoints import realtime
-
-ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import httpx
 import psutil
 import pytest
 from support.dear_bodies import DEAR, REFUSED_BY_A_STAGE, Dear, chat
+from support.doors import ONE_SHOT
 from support.served import Served
 
 # Some took the gateway's process minutes. What is left is mostly reading up to 32 MiB.
@@ -45,8 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 async def http(server: Served) -> AsyncIterator[httpx.AsyncClient]:
-    limits = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=ONE_SHOT) as client:
         yield client
 
 

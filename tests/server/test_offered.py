@@ -11,13 +11,13 @@ import httpx
 import pytest
 from support.certificates import certificate, trusting
 from support.described import assert_described
+from support.doors import ONE_SHOT
 from support.gateway import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.http.cors import Cors
 from omnistage.server.http.keys import Keys
 from omnistage.stages.messages.to_stage import Request
 
-ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
 KEY, SITE = "sk-ann", "https://page.example"
 HEADERS = {"authorization": f"Bearer {KEY}"}
 FROM_SITE = {**HEADERS, "origin": SITE}

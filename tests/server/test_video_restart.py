@@ -10,6 +10,7 @@ from typing import Any
 import av
 import httpx
 import pytest
+from support.doors import ONE_SHOT
 from support.served import Served
 from support.waiting import wait_until
 
@@ -17,7 +18,6 @@ from omnistage.server.tasks.videos.job import FILES
 
 URL = "/v1/videos"
 NUM_JOBS = 50
-ONE_SHOT = httpx.Limits(max_keepalive_connections=0)
 WHOLE = {"job.json", *(name for name, _ in FILES.values())}
 Json = dict[str, Any]
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.bad_input import good_wav
+from support.doors import ONE_SHOT
 from support.fuzz import assert_answered, damaged, fuzzed, odd_values
 from support.gateway import MODEL, OMNI, running_gateway
 
@@ -19,7 +20,6 @@ from omnistage.stages.messages.to_gateway import Speech
 
 BOUNDARY = "b"
 CLONING = Speech(takes_sound=True)
-ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
 words = st.text(max_size=6) | st.sampled_from(
     ["", "\0", "\ud800", "ethan", "words", "mp3", "sse", "true", "1", "-1", "1e999", "NaN", "json"]
 )

@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support.doors import ONE_SHOT
 from support.gateway import MODEL, OMNI, SYNTH, RunningGateway, running_gateway
 from support.pictures import png
 from support.sounds import data_url, tone, wav_of
@@ -30,8 +31,7 @@ def synth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
 
 @pytest.fixture(scope="module")
 def client(synth: RunningGateway) -> Iterator[httpx.Client]:
-    one_shot = httpx.Limits(max_keepalive_connections=0)
-    with httpx.Client(base_url=synth.url, timeout=20, limits=one_shot) as connected:
+    with httpx.Client(base_url=synth.url, timeout=20, limits=ONE_SHOT) as connected:
         yield connected
 
 

@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 import pytest
 from openai import BadRequestError, OpenAI
+from support.doors import ONE_SHOT
 from support.gateway import EMBEDDING, MODEL, RunningGateway, running_gateway
 from support.openai_answers import strict_client
 from support.openai_spec import assert_valid
@@ -17,7 +18,6 @@ from omnistage.server.tasks.embeddings import MAX_INPUTS, EmbeddingRequest
 from omnistage.stages.messages.body import Embed
 
 URL = "/v1/embeddings"
-ONE_SHOT = httpx.Limits(max_keepalive_connections=0)
 
 
 @pytest.fixture(scope="module")

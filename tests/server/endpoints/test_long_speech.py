@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.audio import samples_of
 from support.bodies import given_text
+from support.doors import ONE_SHOT
 from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 
@@ -29,7 +30,6 @@ PIECE = np.arange(sum(FRAMES) * SAMPLES_PER_FRAME, dtype="<i2")
 SENTENCES = ["This is the first.", "And a second one!", "The third, is it?"]
 TEXT = " ".join(SENTENCES)
 WHOLE = np.concatenate([PIECE] * 3)
-ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
 SPEAKS_ONLY = {
     "model": MODEL,
     "stages": {"talker": {"kind": "fake.talker"}, "code2wav": {"kind": "qwen3_omni.code2wav"}},

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.doors import ONE_SHOT
 from support.gateway import EMBEDDING, MODEL, OMNI, running_gateway
 from support.sounds import tone, wav_of
 from websockets.sync.client import connect
@@ -41,7 +42,6 @@ from omnistage.stages.messages.to_gateway import Speech
 API = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
 VALUES: tuple[Any, ...] = (False, True, 0, 1, 0.0, 0.5, "", "x", [], ["x"], {}, {"x": 1})
-ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
 CLONING = Speech(["English"], takes_sound=True, needs_sound=True)
 WAV = wav_of(tone())
 

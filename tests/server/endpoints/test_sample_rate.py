@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from support.audio import channels_of, num_channels_of, rate_of
+from support.doors import ONE_SHOT
 from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, FakeGraph
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
@@ -27,7 +28,6 @@ SAMPLES = np.arange(NUM_FRAMES * SAMPLES_PER_FRAME, dtype="<i2")
 MADE: dict[int, npt.NDArray[np.int16]] = {1: SAMPLES[:, None], 2: np.stack([SAMPLES, -SAMPLES], 1)}
 RAW_RATE_HZ = 24_000
 PADDING = 2 * 1152  # at most: what mp3 and aac put before and after the samples
-ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
 CODED = ["mp3", "aac", "opus"]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from openai import BadRequestError
 from support.bodies import given_text
+from support.doors import ONE_SHOT
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.openai_answers import strict_client
 from support.openai_spec import assert_valid
@@ -26,7 +27,6 @@ CLONING = Speech(["Chinese", "English"], takes_sound=True, needs_sound=True, max
 WAV = wav_of(tone())
 SAMPLES = (tone() / 32768).astype(np.float32)
 CONSENT = "cons_1234"
-ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
 
 
 @pytest.fixture(scope="module")

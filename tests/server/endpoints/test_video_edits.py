@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from openai import OpenAI
+from support.doors import ONE_SHOT
 from support.fake_stages import FakeStage
 from support.gateway import RunningGateway, making_videos, running_gateway
 from support.openai_spec import assert_valid
@@ -22,7 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning"
 
 URL = "/v1/videos"
 NUM_FRAMES, FPS = 9, 8
-ONE_SHOT = httpx.Limits(max_keepalive_connections=0)
 
 
 class Server:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.doors import ONE_SHOT
 from support.fuzz import assert_answered, damaged, fuzzed, odd_values
 from support.gateway import MODEL, making_videos, running_gateway
 from support.pictures import mask_png, png
@@ -73,10 +74,9 @@ odd = odd_values(texts)
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     folder = tmp_path_factory.mktemp("fuzz")
     graph, bounds = making_videos("restyler"), VideoBounds(max_queue=20)
-    one_shot = httpx.Limits(max_keepalive_connections=0)
     with (
         running_gateway(folder, graph, arena_mb=16, videos=bounds) as running,
-        httpx.Client(base_url=running.url, timeout=20, limits=one_shot) as connected,
+        httpx.Client(base_url=running.url, timeout=20, limits=ONE_SHOT) as connected,
     ):
         yield connected
         assert connected.get("/ready").status_code == 200

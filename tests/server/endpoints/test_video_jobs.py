@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from openai import NotFoundError, OpenAI
 from PIL import Image
+from support.doors import ONE_SHOT
 from support.gateway import MODEL, OMNI, STUDIO, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
 from support.pictures import png
@@ -25,7 +26,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning"
 
 URL = "/v1/videos"
 SIZE: Literal["1280x720"] = "1280x720"  # one of those that OpenAI's specification names
-ONE_SHOT = httpx.Limits(max_keepalive_connections=0)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import av
 import httpx
 import numpy as np
 import pytest
+from support.doors import ONE_SHOT
 from support.gateway import STUDIO, RunningGateway, running_gateway
 from support.pictures import mask_png, png
 from support.prompts import data_url, video_bytes
@@ -27,8 +28,7 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]
 
 @pytest.fixture(scope="module")
 def client(studio: RunningGateway) -> Iterator[httpx.Client]:
-    one_shot = httpx.Limits(max_keepalive_connections=0)
-    with httpx.Client(base_url=studio.url, timeout=20, limits=one_shot) as connected:
+    with httpx.Client(base_url=studio.url, timeout=20, limits=ONE_SHOT) as connected:
         yield connected
 
 

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 from support.controlled import Controlled
+from support.tiny_pipelines import quiet
+
+from omnistage.stages.diffusion.checkpoint import make_tiny
 
 Make = Callable[..., Controlled]
 
@@ -23,3 +26,9 @@ def controlled() -> Iterator[Make]:
             return one
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def sd3() -> Any:
+    """A tiny Stable Diffusion 3."""
+    return quiet(make_tiny("sd3"))

@@ -7,23 +7,10 @@ from typing import Any
 import diffusers
 import pytest
 import yaml
-from support.tiny_pipelines import quiet
+from support.extra_arguments import refusal
 
-from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.diffusion.control.extra import ExtraOptions
 from omnistage.stages.diffusion.request.tasks import classes_over
-from omnistage.stages.worker.failure import RequestError
-
-
-@pytest.fixture(scope="module")
-def sd3() -> Any:
-    return quiet(make_tiny("sd3"))
-
-
-def refusal(pipeline: Any, given: dict[str, Any], **options: Any) -> RequestError:
-    with pytest.raises(RequestError) as refused:
-        ExtraOptions.of(options).arguments(pipeline, given)
-    return refused.value
 
 
 def test_the_graph_file_names_what_requests_may_give(sd3: Any) -> None:

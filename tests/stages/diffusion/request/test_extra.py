@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from diffusers import DiffusionPipeline
+from support.extra_arguments import refusal
 from support.stage_outputs import Outputs, ports_over
 from support.tiny_pipelines import quiet
 
-from omnistage.stages.diffusion.checkpoint import make_tiny, write_tiny
+from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.control.extra import ExtraOptions
 from omnistage.stages.diffusion.request.extra import failure_of, spread_texts
 from omnistage.stages.diffusion.request.outputs import to_uint8
@@ -25,17 +26,6 @@ from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened
 
 SMALL = {"height": 32, "width": 32, "num_inference_steps": 3}
-
-
-@pytest.fixture(scope="module")
-def sd3() -> Any:
-    return quiet(make_tiny("sd3"))
-
-
-def refusal(pipeline: Any, given: Mapping[str, Any], **options: Any) -> RequestError:
-    with pytest.raises(RequestError) as refused:
-        ExtraOptions.of(options).arguments(pipeline, given)
-    return refused.value
 
 
 @pytest.mark.parametrize(
