@@ -79,7 +79,7 @@ ENDPOINTS: Mapping[str, type[Any]] = {
 
 @dataclass(frozen=True)
 class Judgement:
-    """One pipeline class, and what the stage's rules make of it."""
+    """The stage's verdict on one pipeline class."""
 
     made: Any
 

@@ -267,7 +267,7 @@ class ImagesAnswer(TypedDict):
 
 
 class VideoError(TypedDict):
-    """Why a job failed."""
+    """The reason of a job's failure."""
 
     code: str
     message: str

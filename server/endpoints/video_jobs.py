@@ -77,7 +77,7 @@ class VideoJobRequests:
         }
 
     async def retrieve(self, video_id: str, http: HttpRequest) -> Mapping[str, Any]:
-        """One job, whatever has come of it."""
+        """Return one job, whatever has come of it."""
         jobs = self.gateway.videos
         return jobs.card(jobs.store.get(video_id, state_of(http.scope).key))
 

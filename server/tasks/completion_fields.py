@@ -50,13 +50,13 @@ class CompletionRequest(Sampling):
 
     @property
     def num_prompts(self) -> int:
-        """How many prompts there are: one may come without a list around it."""
+        """Count the prompts: one may come without a list around it."""
         is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return 1 if is_one else len(self.prompt)
 
     @property
     def num_tokens(self) -> int:
-        """How many may be made for a prompt."""
+        """Count the tokens that may be made for a prompt."""
         return DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
 
     def check(self) -> None:

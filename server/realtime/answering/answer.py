@@ -1,4 +1,4 @@
-"""One response of a session while it is made: it runs its chat, and may be ended early."""
+"""Runs the chat of a session's response, and ends it early where it is cancelled."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ TOO_LONG = "context_length_exceeded"
 
 
 class RealtimeAnswer:
-    """One response under way: runs its chat, and ends it early."""
+    """Runs the chat of one response, and ends it early."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ FILES: Mapping[Variant, tuple[str, str]] = {
 
 
 class JobError(msgspec.Struct, frozen=True):
-    """Why a job failed, in OpenAI's two fields."""
+    """The reason of a job's failure, in OpenAI's two fields."""
 
     code: str
     message: str
