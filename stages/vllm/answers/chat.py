@@ -85,17 +85,18 @@ class ChatServing:
         self._check_stops(body)
         self._check_echo(body)
         self._rendering.check(body)
-        try:
-            async with aclosing(self._answer(request_id, body, headers)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-        except MediaLostError:
-            # vLLM's front took it for known to the engine, as after a request that was cancelled
-            # on its way; it has forgotten that by now, and sends the media.
-            logger.info("request %s is made again: the engine has lost a medium", request_id)
-            async with aclosing(self._answer(request_id, body, headers)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+        for is_last_try in (False, True):
+            try:
+                async with aclosing(self._answer(request_id, body, headers)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+                return
+            except MediaLostError:
+                # vLLM's front took it for known to the engine, as after a request that was
+                # cancelled on its way; it has forgotten that by now, and sends the media.
+                if is_last_try:
+                    raise
+                logger.info("request %s is made again: the engine has lost a medium", request_id)
 
     async def _answer(
         self, request_id: str, body: JsonMap, headers: dict[str, str] | None
