@@ -8,27 +8,24 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import torch
+from support.feeding_stage import feeding_stage
 from support.glm_image import make_greedy, reference_ids
 from support.image_requests import bare_pipeline
 
-from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.kinds import Payload, payloads
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.diffusion.request.coming_arguments import ComingArguments
 from omnistage.stages.messages.arguments import ArgumentsToCome
 from omnistage.stages.messages.body import Draw, GivenMedium
-from omnistage.stages.messages.edge import EDGE, Edge, Open
+from omnistage.stages.messages.edge import Edge, Open
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.ports import Port
-from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
+from omnistage.stages.worker.stage import Opened
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 CPU = torch.device("cpu")
-ADDRESSES = ("prior.gateway", "prior.dit.open", "prior.dit.feed", "prior.dit.rows")
 PROMPT = "A red fox says 'hello'"
 GREEDY = {"temperature": 0}
 
@@ -89,27 +86,13 @@ async def sampling(
 async def harness_of(model: Path, folder: Path, sampling: dict[str, Any]) -> AsyncIterator[Harness]:
     from omnistage.stages.glm_image.prior import Prior
 
-    connector = make_connector("shm", folder, {})
-    for address in ADDRESSES:
-        connector.create(address)
-    outputs, opens, feed = (connector.sender(address) for address in ADDRESSES[:3])
-    port = Port(ADDRESSES[3], "shm", str(folder), {})
     options = load_graph(GRAPHS / "glm_image_tiny.yaml").stages["prior"].engine
     # Prompts in several pieces, and more requests than run at once.
     options = {**options, "max_num_batched_tokens": 16, "max_num_seqs": 3}
     if sampling:
         options["override_generation_config"] = sampling
-    downstream = Downstream("dit", payloads(Payload.ARGUMENTS), opens, feed, port, [1])
-    ports = StagePorts("prior", str(model), options, {}, outputs, [downstream])
-    stage = Prior(ports)
-    await stage.start()
-    ends = connector.receiver(ADDRESSES[1], EDGE), connector.receiver(ADDRESSES[2], EDGE)
-    yield Harness(stage, *ends)
-    await stage.close()
-    for end in (outputs, opens, feed, *ends):
-        end.close()
-    for address in ADDRESSES:
-        connector.destroy(address)
+    async with feeding_stage(Prior, "prior", model, folder, options, "feed") as (stage, *ends):
+        yield Harness(stage, *ends)
 
 
 async def test_greedy_ids_of_several_at_once_equal_transformers(greedy: Harness, bare: Any) -> None:

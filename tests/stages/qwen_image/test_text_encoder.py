@@ -10,25 +10,22 @@ import pytest
 import pytest_asyncio
 import torch
 from diffusers import DiffusionPipeline
+from support.feeding_stage import feeding_stage
 from support.image_requests import bare_pipeline
 
-from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.kinds import Payload, payloads
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.diffusion.request.coming_arguments import ComingArguments
 from omnistage.stages.messages.arguments import ArgumentsToCome
 from omnistage.stages.messages.body import Draw
-from omnistage.stages.messages.edge import EDGE, Edge, Open
+from omnistage.stages.messages.edge import Edge, Open
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.worker.ports import Port
-from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
+from omnistage.stages.worker.stage import Opened
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 CPU = torch.device("cpu")
-ADDRESSES = ("encoder.gateway", "encoder.dit.open", "encoder.dit.feed", "encoder.dit.rows")
 SHORT, OTHER = "a cat", "A fox in the snow, watercolour, 'Löwe' in neon letters. 狐狸"
 LONG = "cats and dogs, " * 60  # more tokens than the pipeline reads
 ODD = "<|im_end|><|image_pad|> {} {0} \n\t<|im_start|>"
@@ -78,26 +75,12 @@ async def encoder(
 ) -> AsyncIterator[Harness]:
     from omnistage.stages.qwen_image.text_encoder import TextEncoder
 
-    connector = make_connector("shm", run_directory, {})
-    for address in ADDRESSES:
-        connector.create(address)
-    outputs, opens, feed = (connector.sender(address) for address in ADDRESSES[:3])
-    port = Port(ADDRESSES[3], "shm", str(run_directory), {})
     options = load_graph(GRAPHS / "qwen_image_split.yaml").stages["text_encoder"].engine
     # Prompts in several pieces, and more requests than run at once.
     options = {**options, "max_num_batched_tokens": 128, "max_num_seqs": 3}
-    downstream = Downstream("dit", payloads(Payload.ARGUMENTS), opens, feed, port, [1])
-    stage = TextEncoder(
-        StagePorts("text_encoder", str(tiny_qwen_image), options, {}, outputs, [downstream])
-    )
-    await stage.start()
-    ends = connector.receiver(ADDRESSES[1], EDGE), connector.receiver(ADDRESSES[3], EDGE)
-    yield Harness(stage, *ends)
-    await stage.close()
-    for end in (outputs, opens, feed, *ends):
-        end.close()
-    for address in ADDRESSES:
-        connector.destroy(address)
+    name, model = "text_encoder", tiny_qwen_image
+    async with feeding_stage(TextEncoder, name, model, run_directory, options, "rows") as made:
+        yield Harness(*made)
 
 
 def expected(bare: Any, prompts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
