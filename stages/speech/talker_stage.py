@@ -313,14 +313,20 @@ class TalkerStage(EngineStage, ABC):
             data_parallel_rank=lane_of(request_id, self._ports.num_lanes),
         )
         async for output in generated:
-            self._mark_prefill(request_id, output)
-            self._ports.mark(request_id, "first_code")
+            self._mark_times(request_id, output)
             self._ports.send_marks(request_id)
             if output.outputs[0].stop_reason == OVERDUE:
                 raise overdue(self._ports.source, self._ports.name)
 
-    def _mark_prefill(self, request_id: str, output: RequestOutput) -> None:
-        """When the engine first took rows of the prompt; it does not say so without statistics."""
+    def _mark_times(self, request_id: str, output: RequestOutput) -> None:
+        """Mark the engine's own times, which are earlier than those at which it reports them.
+
+        A frame goes straight to the next stage, and may be there before this process hears of it.
+        The engine keeps no times without statistics: then there is no `first_prefill`, and
+        `first_code` is now.
+        """
         begun_s = getattr(output.metrics, "scheduled_ts", 0.0)
         if begun_s:
             self._ports.mark(request_id, "first_prefill", round(begun_s * 1e9))
+        sampled_s = getattr(output.metrics, "first_token_ts", 0.0)
+        self._ports.mark(request_id, "first_code", round(sampled_s * 1e9) or None)
