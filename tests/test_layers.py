@@ -130,7 +130,7 @@ BESIDE: Table = {
         *("pieces", "service"),
     ),
     "stages": ("cpu_shim", "dummy_weights"),
-    "stages/diffusion": ("stage", "family", "makes", "reference"),
+    "stages/diffusion": ("stage", "family", "makes", "class_source", "controlnets", "reference"),
     "stages/vllm": (
         "text",
         "embedding",

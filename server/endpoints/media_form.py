@@ -97,7 +97,6 @@ def media_body(
 
 def _schema(model: type[RequestFields], media: Mapping[str, MediaField], one: Schema) -> Schema:
     schema = model.model_json_schema(ref_template=REF_TEMPLATE)
-    schema.pop("$defs", None)  # FastAPI has them among its own schemas
     schema["properties"] |= {name: _medium(field, one) for name, field in media.items()}
     return schema
 

@@ -28,6 +28,7 @@ FAMILY = Family(
                     "attention",
                     "call_defaults",
                     "compile",
+                    "controlnet",
                     "custom_pipeline_args",
                     "defaults",
                     "device",

@@ -3,22 +3,28 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 from omnistage.stage_configs.checkpoint import MODULAR_PIPELINE, PIPELINE, Checkpoint
 from omnistage.stage_configs.kinds import Offer
+from omnistage.stages.diffusion.class_source import classes_named, method_of, source_folder
+from omnistage.stages.diffusion.controlnets import (
+    OPTION,
+    controlled_name,
+    controlnet_folders,
+    plain_family,
+)
 from omnistage.stages.messages.to_gateway import PipelineOutput
 
 IMAGES, FRAMES = ("images", "image"), ("frames", "video")
 RESULTS = ("images", "frames", "image", "video")  # names of pixels in what a call returns
 SOUNDS = ("audios", "audio", "sound")  # and of samples
+MODULAR = "modular_pipelines"  # the folder of Diffusers that has them
 GUIDANCE = "guidance_scale"  # of a modular pipeline's guider, beside the inputs of its blocks
 # Arguments for the length of audio in seconds.
 LENGTHS = (
@@ -79,6 +85,9 @@ def offer(checkpoint: Checkpoint, engine: Mapping[str, object]) -> Offer | None:
     Raises ValueError if it makes nothing that is served.
     """
     name = checkpoint.json(PIPELINE).get("_class_name")
+    given = engine.get(OPTION)
+    if given is not None:
+        name = _controlled(checkpoint, engine, given)
     if not checkpoint.has(PIPELINE):
         return _modular_offer(checkpoint, engine)
     if engine.get("pipeline_class") is not None or not isinstance(name, str):
@@ -89,6 +98,15 @@ def offer(checkpoint: Checkpoint, engine: Mapping[str, object]) -> Offer | None:
     call.check()
     _check_names(call, engine)
     return Offer(frozenset({call.output}))
+
+
+def _controlled(checkpoint: Checkpoint, engine: Mapping[str, object], given: object) -> str:
+    """Return the name of the class with the ControlNets beside a pipeline; raises ValueError."""
+    if engine.get("pipeline_class") is not None:
+        raise ValueError(f"{OPTION}: not with pipeline_class, which takes the folder's parts alone")
+    if not checkpoint.has(PIPELINE):
+        raise ValueError(f"{OPTION}: only beside a pipeline with a {PIPELINE}")
+    return controlled_name(checkpoint, controlnet_folders(given))
 
 
 def _modular_offer(checkpoint: Checkpoint, engine: Mapping[str, object]) -> Offer | None:
@@ -109,7 +127,7 @@ def _modular_offer(checkpoint: Checkpoint, engine: Mapping[str, object]) -> Offe
 
 def _modular_call(name: str, blocks: str) -> PipelineSignature | None:
     """Return the call that the docstring of a class of blocks describes; None without one."""
-    for made in _classes(blocks, "modular_pipelines"):
+    for made in classes_named(blocks, MODULAR):
         found = re.search(
             r"\n +Inputs:\n(.*)\n +Outputs:\n(.*)", ast.get_docstring(made, False) or "", re.S
         )
@@ -122,7 +140,7 @@ def _modular_call(name: str, blocks: str) -> PipelineSignature | None:
 
 def _default_blocks(name: str) -> str:
     """Return the blocks that a modular pipeline's class has, or the class before it."""
-    for made in _classes(name, "modular_pipelines"):
+    for made in classes_named(name, MODULAR):
         for part in made.body:
             match part:
                 case ast.Assign(
@@ -152,17 +170,13 @@ def _check_names(call: PipelineSignature, engine: Mapping[str, object]) -> None:
 @cache
 def _classes_over(name: str) -> frozenset[str]:
     """Return the classes that Diffusers lists for other tasks with the weights of a class."""
-    folder = _folder()
+    folder = source_folder()
     text = "" if folder is None else (folder / "auto_pipeline.py").read_text("utf-8")
     pairs = re.findall(r'\("([\w.-]+)", (\w+)\)', text)
-    families = {family for family, made in pairs if made == name}
+    families = {
+        one for family, made in pairs if made == name for one in (family, plain_family(family))
+    }
     return frozenset(made for family, made in pairs if family in families)
-
-
-def _folder(name: str = "pipelines") -> Path | None:
-    """Return a folder of Diffusers, None where Diffusers is not installed."""
-    spec = find_spec("diffusers")
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent / name
 
 
 def _keys(returned: ast.expr | None) -> list[str]:
@@ -202,25 +216,12 @@ def signature_of(made: Any) -> PipelineSignature:
 @cache
 def call_of(name: str) -> PipelineSignature | None:
     """Return the call of one of Diffusers' pipelines; None if there is no such class."""
-    for made in _classes(name):
-        for part in made.body:
-            if isinstance(part, ast.FunctionDef) and part.name == "__call__":
-                return PipelineSignature.read(name, part)
+    for made in classes_named(name):
+        method = method_of(made, "__call__")
+        if method is not None:
+            return PipelineSignature.read(name, method)
         for base in made.bases:
             inherited = call_of(base.id) if isinstance(base, ast.Name) else None
             if inherited is not None:
                 return PipelineSignature(name, inherited.parameters, inherited.returns)
     return None
-
-
-def _classes(name: str, folder_name: str = "pipelines") -> Iterator[ast.ClassDef]:
-    """Yield the classes of a name among Diffusers' pipelines."""
-    folder = _folder(folder_name)
-    if folder is None or not name.isidentifier():
-        return
-    declared = re.compile(rf"^class {name}\b", re.MULTILINE)
-    for file in sorted(folder.rglob("*.py")):
-        text = file.read_text("utf-8")
-        if name in text and declared.search(text):
-            parts = ast.parse(text).body
-            yield from (one for one in parts if isinstance(one, ast.ClassDef) and one.name == name)

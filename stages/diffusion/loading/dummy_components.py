@@ -23,7 +23,7 @@ INDEX = "model_index.json"
 def empty_components(folder: Path, dtype: torch.dtype) -> dict[str, Module]:
     """The modules that a pipeline's folder names. Weights are on the meta device, buffers real."""
     return {
-        name: _empty(made, folder / name, dtype)
+        name: empty_module(made, folder / name, dtype)
         for name, made in classes_in(folder).items()
         if issubclass(made, Module)
     }
@@ -80,7 +80,8 @@ def _class_of(library: str, name: str) -> type:
     return found
 
 
-def _empty(made: Any, folder: Path, dtype: torch.dtype) -> Module:
+def empty_module(made: Any, folder: Path, dtype: torch.dtype) -> Module:
+    """Return a module of a class by its configuration, weights on the meta device, buffers real."""
     with init_empty_weights(include_buffers=False), default_dtype(dtype):
         if issubclass(made, PreTrainedModel):
             config = made.config_class.from_pretrained(folder)

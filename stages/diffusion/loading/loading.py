@@ -18,6 +18,7 @@ from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
 from omnistage.stages.diffusion.blocks.compiled import compile_forward
 from omnistage.stages.diffusion.blocks.fused import flatten, fuse
+from omnistage.stages.diffusion.controlnets import OPTION as CONTROLNET
 from omnistage.stages.diffusion.loading.attention import (
     VLLM_FLASH_3,
     check_attention,
@@ -31,6 +32,7 @@ from omnistage.stages.diffusion.loading.components import (
     modules_in,
     repeated_blocks,
 )
+from omnistage.stages.diffusion.loading.controlnets import ControlNets, component_of
 from omnistage.stages.diffusion.loading.custom_args import check_custom_args, check_no_modules
 from omnistage.stages.diffusion.loading.dummy_components import (
     classes_in,
@@ -81,6 +83,7 @@ class LoadOptions(EngineOptions):
     load_format: str = "auto"
     pipeline_class: str | None = None
     custom_pipeline_args: Mapping[str, object] = field(default_factory=dict)
+    controlnet: object = None  # a folder, or a list of them
     modules: Mapping[str, object] | None = None
     offload: str | None = None
     compile: bool = False
@@ -113,6 +116,7 @@ class LoadOptions(EngineOptions):
             dtype_of(self.dtype)
         device_of(self.device)
         Roles.of(self.modules or {})
+        ControlNets.of(self.controlnet)
         made = class_of(self.pipeline_class)
         check_custom_args(self.pipeline_class, made, self.custom_pipeline_args)
         if self.pipeline_class is not None:
@@ -209,29 +213,32 @@ class LoadOptions(EngineOptions):
         """
         folder = self.folder_of(model)
         if self.pipeline_class is None:
-            offer(Checkpoint(str(folder)), {})
+            offer(Checkpoint(str(folder)), {CONTROLNET: self.controlnet})
         check_no_modules(self.custom_pipeline_args, classes_in(folder))
-        left_out = dict.fromkeys(without)
+        left_out, nets = dict.fromkeys(without), ControlNets.of(self.controlnet)
         if only_denoisers:
             used = self.denoisers_in(folder) | (self.tiled_in(folder) if has_tiled else {})
-            left_out = {name: None for name in classes_in(folder) if name not in used}
+            names = (*classes_in(folder), *nets.names)
+            left_out = {name: None for name in names if name not in used}
         maker = device_of(self.device) if device == HOST else device
         usual = "float32" if maker.type == "cpu" else "bfloat16"
         dtype = dtype_of(self.dtype or usual)
         made = self.class_in(folder)
         is_offloaded = self.offload is not None
         if self.load_format != "dummy":
-            sizes = others(left_out, sizes_of(folder, dtype))
+            sizes = others(left_out, sizes_of(folder, dtype) | nets.sizes(dtype))
             self._check_fit(stage, device, dtype, self._placed(sizes, folder))
             tell_loading(Phase.READING, total_bytes=sum(sizes.values()))
-            given = {**left_out, **self.custom_pipeline_args}
+            given = {**nets.read(dtype), **left_out, **self.custom_pipeline_args}
             return made.from_pretrained(folder, dtype=dtype, **given)
-        components = others(left_out, empty_components(folder, dtype))
+        components = others(left_out, empty_components(folder, dtype) | nets.empty(dtype))
         sizes = {name: num_bytes(one) for name, one in components.items()}
         self._check_fit(stage, device, dtype, self._placed(sizes, folder))
         waiting = self.denoisers_in(folder) if self.shard > 1 else ()
         for name, module in components.items():
             fill(module, maker, HOST if is_offloaded or name in waiting else device)
+        filled = components.get(CONTROLNET)
+        components |= component_of(() if filled is None else filled.children())
         given = {**components, **left_out, **self.custom_pipeline_args}
         return made.from_pretrained(folder, dtype=dtype, **given)
 
@@ -250,7 +257,9 @@ class LoadOptions(EngineOptions):
             return made
         if is_modular(folder):
             return adapter_class(folder)
-        return getattr(diffusers, str(index_of(folder).get("_class_name")), made)
+        name = str(index_of(folder).get("_class_name"))
+        nets = ControlNets.of(self.controlnet)
+        return getattr(diffusers, nets.class_beside(folder) if nets.folders else name, made)
 
     def folder_of(self, model: str) -> Path:
         """The folder of a pipeline, fetched from the hub if it is none."""

@@ -21,6 +21,7 @@ from diffusers.pipelines.auto_pipeline import (
     AUTO_VIDEO2VIDEO_PIPELINES_MAPPING,
 )
 
+from omnistage.stages.diffusion.controlnets import plain_family
 from omnistage.stages.diffusion.request.places import (
     SEVERAL,
     Media,
@@ -271,6 +272,7 @@ def classes_over(made: type) -> list[Any]:
     """Return a pipeline's class, and Diffusers' for other tasks with the same weights."""
     name = made.__name__
     families = {key for each in MAPPINGS for key, one in each.items() if one.__name__ == name}
+    families |= set(map(plain_family, families))  # requests without a control image
     names = [one.__name__ for each in MAPPINGS for key, one in each.items() if key in families]
     names += [one for row in MORE if name in row for one in row]
     others = dict.fromkeys(one for one in names if one != name)

@@ -1,6 +1,7 @@
 """Images that control what is made, over HTTP, from fake stages."""
 
 import base64
+import json
 from typing import Any
 
 import httpx
@@ -62,6 +63,45 @@ def test_an_edit_brings_them_as_files_beside_its_images(
     assert opened.message.fields["controlnet_conditioning_scale"] == [0.5, 1]
 
 
+def test_a_generation_brings_them_as_files(
+    images: RunningGateway, images_client: httpx.Client
+) -> None:
+    files = [("control_image[]", PNG), ("control_image[]", png(16, 16))]
+    numbers = {
+        "controlnet_conditioning_scale": "[0.5, 1]",
+        "control_guidance_start": "0.25",
+        "control_guidance_end": "[1, 0.5]",
+    }
+    data = {"prompt": "a hat", "size": "64x64", "n": "2", "extra[max_length]": "7", **numbers}
+    answer = images_client.post(GENERATIONS, data=data, files=files)
+    assert answer.status_code == 200, answer.text
+    assert "x-omnistage-warning" not in answer.headers
+    assert len(answer.json()["data"]) == 2
+    names = ["control_image0", "control_image1"]
+    assert given(images) == ([GivenMedium("control_image", name) for name in names], set(names))
+    opened = images.stages.stages["dit"].opened[-1]
+    assert opened.tensors["control_image1"].shape == (16, 16, 3)
+    fields = {name: json.loads(value) for name, value in numbers.items()}
+    assert opened.message.fields.items() >= {**fields, "extra": {"max_length": 7}}.items()
+
+
+def test_a_form_of_a_generation_needs_no_file(
+    images: RunningGateway, images_client: httpx.Client
+) -> None:
+    answer = images_client.post(GENERATIONS, files={"prompt": (None, "a hat")})
+    assert answer.status_code == 200, answer.text
+    assert given(images) == ([], set())
+
+
+@pytest.mark.parametrize("name", ["image", "image[]", "mask"])
+def test_a_generation_sends_files_to_edit_elsewhere(name: str, images_client: httpx.Client) -> None:
+    answer = images_client.post(GENERATIONS, data={"prompt": "a hat"}, files=[(name, PNG)])
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == name
+    assert "is for /v1/images/edits" in error["message"]
+
+
 def test_an_edit_brings_them_as_json(images: RunningGateway, images_client: httpx.Client) -> None:
     body = {"prompt": "a hat", "images": [place()], "control_image": place(), "size": "64x64"}
     assert images_client.post(EDITS, json=body).status_code == 200
@@ -117,10 +157,12 @@ def test_what_is_none_is_a_400(
     ],
     ids=range(6),
 )
+@pytest.mark.parametrize("url", [GENERATIONS, EDITS])
 def test_a_bad_form_is_a_400(
-    files: Any, fields: dict[str, str], param: str, images_client: httpx.Client
+    url: str, files: Any, fields: dict[str, str], param: str, images_client: httpx.Client
 ) -> None:
     data = {"prompt": "a hat", **fields}
-    answer = images_client.post(EDITS, data=data, files=[("image", PNG), *files])
+    needed: list[Any] = [("image", PNG)] if url == EDITS else [("size", (None, "64x64"))]
+    answer = images_client.post(url, data=data, files=[*needed, *files])
     assert answer.status_code == 400, answer.text
     assert str(answer.json()["error"]["param"]).startswith(param)

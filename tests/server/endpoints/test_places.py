@@ -19,6 +19,7 @@ from omnistage.server.common.errors import ApiError
 from omnistage.server.common.memory import GivingBack
 from omnistage.server.endpoints.chat import ChatCompletions
 from omnistage.server.endpoints.gateway import Gateway, make_gateway
+from omnistage.server.endpoints.image_form import ImageForm
 from omnistage.server.endpoints.images import Images
 from omnistage.server.endpoints.speech import SpeechEndpoint
 from omnistage.server.endpoints.text_completions import TextCompletions
@@ -64,7 +65,7 @@ def speech(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:
 
 def image(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:
     asked = GenerationRequest.model_validate({"prompt": "words", "stream": True})
-    return Images(gateway).generate(asked, http)
+    return Images(gateway).answer("image_generation", ImageForm(asked, (), None), http)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ NOT_ENDPOINTS = {
     "chat_chunks",
     "client_secret_fields",
     "counters",
-    "edit_form",
+    "image_form",
     "examples",
     "gateway",
     "image_chat",

@@ -54,9 +54,12 @@ class Comparison:
         return "some" if max(self.batches) > 1 else "none"
 
 
-def compare(made: Any) -> Comparison:
-    """Make the calls of a class alone and together, and those of its twin."""
-    bare, pipeline = build(made), build(made)
+def compare(made: Any, twins: tuple[Any, Any] | None = None) -> Comparison:
+    """Make the calls of a class alone and together, and those of its twin.
+
+    `twins`: the bare pipeline and the one below the engine, where they are not built here.
+    """
+    bare, pipeline = twins or (build(made), build(made))
     seeds = range(NUM_TOGETHER)
     with torch.inference_mode():
         wanted = [bare(**arguments(bare, seed)) for seed in seeds]

@@ -1,9 +1,9 @@
-"""The body of an edit: a form with files, or JSON with URLs; how it is read, and its schema."""
+"""The body of an image request: a form with files, or JSON with URLs; and its schema."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fastapi import Request
 from fastapi.openapi.constants import REF_TEMPLATE
@@ -26,6 +26,8 @@ from omnistage.server.tasks.images.schema import (
     MAX_CONTROLS,
     WORDS,
     EditRequest,
+    GenerationRequest,
+    ImageRequest,
 )
 
 MAX_IMAGES = 16
@@ -34,35 +36,38 @@ MAX_TEXT_BYTES = 1 << 20
 CONTROL = "control_image"
 FILE_KEY = re.compile(rf"(image|{CONTROL})(?:\[\d*\])?|mask")
 FORM = "multipart/form-data"
+EDITS = "/v1/images/edits"
 
 Schema = dict[str, Any]  # of JSON Schema
 FILE: Schema = {"type": "string", "format": "binary"}
+FILES: Schema = {"type": "array", "maxItems": MAX_CONTROLS, "items": FILE}
+F_co = TypeVar("F_co", bound=ImageRequest, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class EditForm:
-    """An edit's fields and images as they came; nobody has fetched them or looked at them."""
+class ImageForm(Generic[F_co]):
+    """A request's fields and images as they came; nobody has fetched them or looked at them."""
 
-    asked: EditRequest
+    asked: F_co
     images: Sequence[Source]
     mask: Source | None
     controls: Sequence[Source] = ()
 
     @classmethod
-    async def read(cls, http: Request) -> "EditForm":
-        """Read the body; raises ApiError."""
+    async def read(cls, http: Request, model: type[F_co]) -> "ImageForm[F_co]":
+        """Read the body, of an edit by its fields or of a generation; raises ApiError."""
         content_type = http.headers.get("content-type", "").lower()
         if content_type.startswith(FORM):
-            return await _read_form(http)
+            return await _read_form(http, model)
         if "json" in content_type:
             request = JsonRequest(http.scope, http.receive)
             body = await request.json()
-            return await beside_loop(request, lambda: _read_json(body))
+            return await beside_loop(request, lambda: _read_json(body, model))
         message = f"The Content-Type must be {FORM} or application/json."
         raise ApiError(415, message, code="unsupported_media_type")
 
 
-async def _read_form(http: Request) -> EditForm:
+async def _read_form(http: Request, model: type[F_co]) -> ImageForm[F_co]:
     fields: dict[str, Any] = {}
     files: dict[str, list[File]] = {"image": [], "mask": [], CONTROL: []}
     limits = {
@@ -74,40 +79,50 @@ async def _read_form(http: Request) -> EditForm:
         for name, value in given_items(form):
             if take_extra(fields, name, value):
                 continue
-            of_file = FILE_KEY.fullmatch(name)
+            found = FILE_KEY.fullmatch(name)
+            field = found and (found[1] or "mask")
             if isinstance(value, UploadFile):
-                if of_file is None:
+                if field is None:
                     raise invalid(name, "must not be a file")
-                files[of_file[1] or "mask"].append(File(name, await value.read()))
-            elif of_file is not None:
+                if field != CONTROL and not _edits(model):
+                    raise invalid(name, f"is for {EDITS}: the only files here are {CONTROL}")
+                files[field].append(File(name, await value.read()))
+            elif field == CONTROL or (field is not None and _edits(model)):
                 raise invalid(name, NO_FILE)
             elif name in fields:
                 raise invalid(name, "is there twice")
             else:
-                fields[name] = _value(name, value)
+                fields[name] = _value(name, value, model)
     if len(files["mask"]) > 1:
         raise invalid("mask", "is there twice")
     check_values(fields)
-    return _checked(fields, files["image"], next(iter(files["mask"]), None), files[CONTROL])
+    mask = next(iter(files["mask"]), None)
+    return _checked(model, fields, files["image"], mask, files[CONTROL])
 
 
-def _value(name: str, text: str) -> Any:
+def _edits(model: type[ImageRequest]) -> bool:
+    return issubclass(model, EditRequest)
+
+
+def _value(name: str, text: str, model: type[ImageRequest]) -> Any:
     """A form has words only: those of other fields are what JSON says."""
-    if name in WORDS or name not in EditRequest.model_fields:
+    if name in WORDS or name not in model.model_fields:
         return text
     return typed(text)
 
 
-def _read_json(body: dict[str, Any]) -> EditForm:
+def _read_json(body: dict[str, Any], model: type[F_co]) -> ImageForm[F_co]:
+    controls = controls_of(body.pop(CONTROL, None))
+    if not _edits(model):
+        return _checked(model, body, (), None, controls)
     given = body.pop("images", None)
     if not isinstance(given, list) or not given:
         raise invalid("images", "must be a list of objects with an image_url")
     _check_number(given)
     images = [_from_url(image, f"images[{i}]") for i, image in enumerate(given)]
     mask = body.pop("mask", None)
-    controls = controls_of(body.pop(CONTROL, None))
     masked = None if mask is None else _from_url(mask, "mask")
-    return _checked(body, images, masked, controls)
+    return _checked(model, body, images, masked, controls)
 
 
 def controls_of(given: Any) -> list[Medium]:
@@ -132,17 +147,18 @@ def _from_url(image: Any, param: str) -> Medium:
 
 
 def _checked(
+    model: type[F_co],
     fields: Mapping[str, Any],
     images: Sequence[Source],
     mask: Source | None,
     controls: Sequence[Source],
-) -> EditForm:
-    if not images:
+) -> ImageForm[F_co]:
+    if _edits(model) and not images:
         raise invalid("image", "is missing: a file to edit")
     _check_number(images)
     if len(controls) > MAX_CONTROLS:
         raise invalid(CONTROL, f"has {len(controls)} files; at most {MAX_CONTROLS}")
-    return EditForm(parse(EditRequest, fields), images, mask, controls)
+    return ImageForm(parse(model, fields), images, mask, controls)
 
 
 def _check_number(images: Sequence[Any]) -> None:
@@ -151,21 +167,29 @@ def _check_number(images: Sequence[Any]) -> None:
 
 
 def edit_body(examples: Mapping[str, Any]) -> Schema:
-    """The request's body in both media types."""
-    files = {"type": "array", "maxItems": MAX_CONTROLS, "items": FILE}
-    form = _with_images("image", FILE, FILE, files)
+    """The body of an edit in both media types."""
     urls = {"type": "array", "minItems": 1, "maxItems": MAX_IMAGES, "items": IMAGE_URL}
-    json = _with_images("images", urls, IMAGE_URL, CONTROL_IMAGES)
-    content = {
-        FORM: {"schema": form},
-        "application/json": {"schema": json, "examples": named_examples(examples)},
-    }
+    form = _schema(EditRequest, {"image": FILE}, {"mask": FILE, CONTROL: FILES})
+    json = _schema(EditRequest, {"images": urls}, {"mask": IMAGE_URL, CONTROL: CONTROL_IMAGES})
+    return _body(form, json, examples)
+
+
+def generation_body(examples: Mapping[str, Any]) -> Schema:
+    """The body of a generation in both media types."""
+    form = _schema(GenerationRequest, {}, {CONTROL: FILES})
+    return _body(form, _schema(GenerationRequest, {}, {}), examples)
+
+
+def _body(form: Schema, json: Schema, examples: Mapping[str, Any]) -> Schema:
+    named = {"examples": named_examples(examples)} if examples else {}
+    content = {FORM: {"schema": form}, "application/json": {"schema": json, **named}}
     return {"required": True, "content": content}
 
 
-def _with_images(name: str, images: Schema, mask: Schema, controls: Schema) -> Schema:
-    schema = EditRequest.model_json_schema(ref_template=REF_TEMPLATE)
-    schema.pop("$defs", None)  # FastAPI has them among its own schemas: ImageRequest's are the same
-    schema["properties"] |= {name: images, "mask": mask, CONTROL: controls}
-    schema["required"] = [*schema["required"], name]
+def _schema(
+    model: type[ImageRequest], required: Mapping[str, Schema], more: Mapping[str, Schema]
+) -> Schema:
+    schema = model.model_json_schema(ref_template=REF_TEMPLATE)
+    schema["properties"] |= {**required, **more}
+    schema["required"] = [*schema["required"], *required]
     return schema
