@@ -15,6 +15,7 @@ from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.changes import Arguments, Change, Changes
 from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
+from omnistage.server.runtime.openings import Openings
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.readiness import check_open, dead, lost
 from omnistage.server.runtime.stage_link import (
@@ -84,6 +85,7 @@ class Fleet:
     ) -> None:
         self.graph = graph
         self.commander = Commander(graph.deadlines.command_s)
+        self.openings = Openings()
         self._directory = directory
         self._launch = launch
         self._release = release
@@ -130,7 +132,7 @@ class Fleet:
         gateway = self._channels.gateway
         requests = gateway.sender(requests_address(name))
         outputs = gateway.receiver(outputs_address(name), TO_GATEWAY)
-        link = self._links[name] = OwnedStage(name, requests, outputs)
+        link = self._links[name] = OwnedStage(name, requests, outputs, self.openings.note)
         loop = asyncio.get_running_loop()
         loop.add_reader(outputs.fileno(), self._receive, link)
         loop.add_reader(requests.fileno(), link.flush)

@@ -71,6 +71,7 @@ class Flights:
     def stop_admitting(self) -> None:
         """Refuse every request from now on; those that have a place go on."""
         self.is_stopping = True
+        self._fleet.openings.note()
 
     def watch(self, on_end: Callable[[Flight], None]) -> None:
         """Have it called with every request that leaves the graph, however it ended."""
@@ -194,6 +195,7 @@ class Flights:
         for flight in ticket.flights:  # its outputs may never have been asked for
             self._end(flight)
         self._tickets.discard(ticket)
+        self._fleet.openings.note()
 
     def _enter(self, flight: Flight) -> None:
         """From now on what stages send for the request is its flight's."""

@@ -200,8 +200,16 @@ class StageLink:
 class OwnedStage(StageLink):
     """One replica for its fleet and its supervisor, who alone write its record."""
 
-    def __init__(self, name: str, requests: Sender, outputs: Receiver[ToGateway]) -> None:
+    def __init__(
+        self,
+        name: str,
+        requests: Sender,
+        outputs: Receiver[ToGateway],
+        on_open: Callable[[], None],
+    ) -> None:
+        """`on_open` is called when it may take requests that it did not take before."""
         super().__init__(name, requests, outputs)
+        self._on_open = on_open
         self.has_begun = asyncio.Event()  # it was ready once, or ended before
 
     # What it says
@@ -231,6 +239,7 @@ class OwnedStage(StageLink):
                 reading=message.reading,
             )
             self.has_begun.set()
+            self._on_open()
         elif isinstance(message, Metrics):
             families = tuple(message.families)
             self._record = replace(self._record, families=families, measured_at=time.monotonic())
@@ -300,6 +309,7 @@ class OwnedStage(StageLink):
     def accept_requests(self) -> None:
         """Requests come to it again, unless some part of it sleeps."""
         self._record = replace(self._record, is_closed=bool(self._record.asleep))
+        self._on_open()
 
     def note_asleep(self, parts: tuple[str, ...]) -> None:
         """These parts of it sleep now."""
@@ -312,6 +322,7 @@ class OwnedStage(StageLink):
     def note_done(self, change: Change) -> None:
         """It has done this as the others of its stage."""
         self._record = replace(self._record, missed=without(self._record.missed, change))
+        self._on_open()
 
     def note_loras(self, loras: tuple[Lora, ...]) -> None:
         """It has these adapters now; of a stage whose adapters are no models nothing is noted."""

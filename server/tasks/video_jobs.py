@@ -180,6 +180,7 @@ class VideoJobs:
             for one in job.media
         ]
         while True:
+            opening = self._service.runtime.fleet.openings.next
             with ExitStack() as until:
                 caller = LocalCaller(until)
                 try:
@@ -187,11 +188,10 @@ class VideoJobs:
                 except ApiError as error:
                     if error.status != 503 or self._service.runtime.flights.is_stopping:
                         raise
-                    wait_s = float(error.headers.get("Retry-After", 1))
                 else:
                     self._progress[job.id] = 0
                     return await running.made(lambda step, num: self._note(job.id, step, num))
-            await asyncio.sleep(wait_s)  # as clients do that are refused so
+            await opening.wait()
 
     def _note(self, job_id: str, step: int, num_steps: int) -> None:
         if num_steps:

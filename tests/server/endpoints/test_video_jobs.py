@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,11 @@ from support.waiting import wait_until
 
 from omnistage.server.http.keys import Keys
 from omnistage.server.options import VideoBounds
+from omnistage.server.runtime.changes import Change
+from omnistage.server.runtime.flight import Ticket
+from omnistage.server.runtime.flights import Flights
+from omnistage.server.runtime.stage_link import OwnedStage
+from omnistage.stages.messages.to_gateway import Ready
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
 
@@ -361,14 +366,81 @@ def test_a_stage_that_ends_fails_what_it_runs_and_makes_what_waits_after_its_res
         assert done(client, waiting)["status"] == "completed"
 
 
-def test_a_full_server_makes_a_job_wait(tmp_path: Path) -> None:
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The requests that any server is asked to admit from now on."""
+    found: list[object] = []
+    admit = Flights.admit
+
+    def admitted(flights: Flights, outputs: Collection[str]) -> Ticket:
+        found.append(outputs)
+        return admit(flights, outputs)
+
+    monkeypatch.setattr(Flights, "admit", admitted)
+    return found
+
+
+def test_a_full_server_makes_a_job_wait_for_the_end_of_an_answer(
+    tmp_path: Path, tries: list[object]
+) -> None:
     graph = {**STUDIO, "deadlines": {"first_chunk_s": 60, "next_chunk_s": 60}}
     with running_gateway(tmp_path, graph, max_requests=1) as full, client_of(full) as client:
         first = create(client, prompt="hang")
         when(client, first, lambda now: now["progress"])
-        assert client.post(f"{URL}/sync", json={"prompt": "a cat"}).status_code == 503
+        refused = client.post(f"{URL}/sync", json={"prompt": "a cat"})
+        assert refused.status_code == 503
         second = create(client)
-        time.sleep(1.5)
+        time.sleep(1.5 * int(refused.headers["retry-after"]))
         assert job_of(client, second)["status"] == "queued"
+        assert len(tries) == 3, "it does not ask again meanwhile"
         assert client.delete(f"{URL}/{first['id']}").status_code == 200
         assert done(client, second)["status"] == "completed"
+        assert len(tries) == 4
+
+
+CHANGE: Change = ("add_lora", {})
+
+
+@pytest.mark.parametrize(
+    ("shut", "open_again"),
+    [
+        (OwnedStage.refuse_requests, OwnedStage.accept_requests),
+        (lambda link: link.note_missed([CHANGE]), lambda link: link.note_done(CHANGE)),
+        (lambda link: link.begin_next_generation(), lambda link: link.apply(Ready())),
+    ],
+    ids=["asleep", "differs", "loading"],
+)
+def test_a_job_waits_for_its_stage_to_take_requests_again(
+    shut: Callable[[OwnedStage], None],
+    open_again: Callable[[OwnedStage], None],
+    tmp_path: Path,
+    tries: list[object],
+) -> None:
+    bounds = VideoBounds(at_once=1)
+    with running_gateway(tmp_path, STUDIO, videos=bounds) as gateway, client_of(gateway) as client:
+        (link,) = gateway.runtime.fleet.stages.values()
+        assert isinstance(link, OwnedStage)
+        first, second = create(client, prompt="hang"), create(client)
+        when(client, first, lambda now: now["progress"])
+        gateway.do(lambda: shut(link))
+        assert client.delete(f"{URL}/{first['id']}").status_code == 200
+        wait_until(lambda: len(tries) == 2, 60)
+        assert job_of(client, second)["status"] == "queued"
+        gateway.do(lambda: open_again(link))
+        assert done(client, second)["status"] == "completed"
+        assert len(tries) == 3
+
+
+def test_a_job_that_waits_ends_with_its_server(tmp_path: Path, tries: list[object]) -> None:
+    bounds = VideoBounds(at_once=1)
+    with running_gateway(tmp_path, STUDIO, videos=bounds) as gateway, client_of(gateway) as client:
+        (link,) = gateway.runtime.fleet.stages.values()
+        assert isinstance(link, OwnedStage)
+        first, second = create(client, prompt="hang"), create(client)
+        when(client, first, lambda now: now["progress"])
+        gateway.do(link.refuse_requests)
+        client.delete(f"{URL}/{first['id']}")
+        wait_until(lambda: len(tries) == 2, 60)
+        gateway.do(gateway.runtime.flights.stop_admitting)
+        failed = done(client, second)
+        assert (failed["status"], failed["error"]["code"]) == ("failed", "stopping")

@@ -44,7 +44,7 @@ def stage(connector: Connector) -> Iterator[OwnedStage]:
         connector.sender("gateway.dit"),
         connector.receiver("dit.gateway", TO_GATEWAY),
     )
-    stage = OwnedStage("dit", sender, receiver)
+    stage = OwnedStage("dit", sender, receiver, lambda: None)
     yield stage
     stage.close()
 
