@@ -130,7 +130,15 @@ BESIDE: Table = {
         *("pieces", "service"),
     ),
     "stages": ("cpu_shim", "dummy_weights"),
-    "stages/diffusion": ("stage", "family", "makes", "class_source", "controlnets", "reference"),
+    "stages/diffusion": (
+        "stage",
+        "family",
+        "makes",
+        "class_source",
+        "controlnets",
+        "pipeline",
+        "reference",
+    ),
     "stages/vllm": (
         "text",
         "embedding",

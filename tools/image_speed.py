@@ -63,7 +63,7 @@ class Comparison:
         twice = {**once, "num_images_per_prompt": 2}
         has_lane = loaded.turns is None
         dit = loaded.parts.dit
-        self._control = Control(loaded, options, lambda folder: None, "dit")
+        self._control = Control(loaded, options, lambda folder: self._pipeline, "dit")
         self._engine = StepBatcher(self._pipeline, once, twice, MAX_BATCH, has_lane, dit)
         self._control.attach(self._engine)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from textwrap import dedent
-from typing import Any
 
 from omnistage.stage_configs.checkpoint import MODULAR_PIPELINE, PIPELINE, Checkpoint
 from omnistage.stage_configs.kinds import Offer
@@ -194,12 +193,12 @@ def _is_none(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and value.value is None
 
 
-def check_class(made: Any) -> None:
+def check_class(made: type) -> None:
     """Raise ValueError for a user's pipeline class that makes nothing that is served."""
     signature_of(made).check()
 
 
-def signature_of(made: Any) -> PipelineSignature:
+def signature_of(made: type) -> PipelineSignature:
     """Return the call of a loaded class: by its source, else by its parameters alone."""
     if hasattr(made, "pipeline_signature"):  # of a modular pipeline, whose call has no source
         found: PipelineSignature = made.pipeline_signature

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.device.compiling import count_compiles
 from omnistage.stages.diffusion.control.bound import BoundOptions
@@ -21,6 +22,7 @@ from omnistage.stages.diffusion.engine.job import awaited
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptions
 from omnistage.stages.diffusion.merging.learning import first_calls
+from omnistage.stages.diffusion.pipeline import HasComponents, Pipeline
 from omnistage.stages.diffusion.profiles.profile import profile_of
 from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.ranks import Ranks, check_ranks
@@ -126,7 +128,7 @@ class DiffusionStage:
             reading=reading_of(self._tasks),
         )
 
-    def _read(self, folder: str | None = None) -> object:
+    def _read(self, folder: str | None = None) -> HasComponents:
         """The pipeline of a folder, or of ours, on the host."""
         model = folder or self._ports.model
         return self._load_options.read(model, without=self._replaced, stage=self._ports.name)
@@ -244,7 +246,9 @@ class DiffusionStage:
             times.step()
             loop.call_soon_threadsafe(told.step, step, num_steps)
 
-        def on_step(running: Any, step: int, time: Any, tensors: Any) -> Any:
+        def on_step(
+            running: Pipeline, step: int, time: object, tensors: dict[str, torch.Tensor]
+        ) -> dict[str, torch.Tensor]:
             report(step + 1, num_steps(running))
             if previews is not None:
                 made = previews.after_step(running, step, tensors["latents"])
@@ -286,7 +290,7 @@ class DiffusionStage:
         num_layers = len(pictures) // number if self._kind == "image" else 1
         await told.finish(pictures, text_tokens, rate, self._profile.token_side, sound, num_layers)
 
-    async def _body(self, opened: Opened) -> Mapping[str, Any] | None:
+    async def _body(self, opened: Opened) -> JsonMap | None:
         """Returns what is wanted, with the text that the stage upstream writes; None: it wrote
         nothing.
         """
@@ -325,7 +329,7 @@ class DiffusionStage:
         if self._texts is not None:
             self._texts.wait_on(request_id)
 
-    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def control(self, command: str, arguments: JsonMap) -> JsonMap:
         """Adapters, caches, weights, profiles."""
         return await self._control.obey(command, arguments)
 

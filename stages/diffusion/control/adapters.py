@@ -2,15 +2,16 @@
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.packages import is_installed, not_installed
 from omnistage.stages.diffusion.loading.adapter_weights import AdapterWeights
 from omnistage.stages.diffusion.merging.setting import Scales
+from omnistage.stages.diffusion.pipeline import Pipeline
 from omnistage.stages.worker.failure import RequestError
 
 MAX_ADAPTERS = 8
@@ -34,7 +35,7 @@ class PipelineAdapters:
 
     def __init__(
         self,
-        pipeline: Any,
+        pipeline: Pipeline,
         max_adapters: int = MAX_ADAPTERS,
         weights: AdapterWeights | None = None,
     ) -> None:
@@ -116,7 +117,7 @@ class PipelineAdapters:
 
     # Requests
 
-    def use(self, asked: Sequence[Mapping[str, Any]]) -> Scales:
+    def use(self, asked: Sequence[JsonMap]) -> Scales:
         """Yields a request's adapters, in use until given back; RequestError for an unknown one."""
         with self._lock:
             keys = [

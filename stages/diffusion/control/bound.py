@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import Parameter
 from math import isfinite
-from typing import Any
 
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stage_configs.work import MEGA, WorkBound
@@ -72,12 +72,12 @@ def _within(speed: Speed, deadlines: Deadlines) -> tuple[float, str]:
     return max(pixels, speed.pixels) / MEGA, reason
 
 
-def _default(known: Mapping[str, Any], name: str) -> int | None:
+def _default(known: Mapping[str, Parameter], name: str) -> int | None:
     value = known[name].default if name in known else None
     return value if type(value) is int else None
 
 
-def _default_side(pipeline: object, known: Mapping[str, object], name: str) -> int | None:
+def _default_side(pipeline: object, known: Mapping[str, Parameter], name: str) -> int | None:
     """Returns the side that most pipelines of Diffusers have; None where the call finds it out."""
     side = _default(known, name)
     if side is not None:

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.device.profiler import NO_FOLDER, PROFILE, Profiler
 from omnistage.stages.diffusion.control.adapters import MAX_ADAPTERS, PipelineAdapters
 from omnistage.stages.diffusion.control.embedding_cache import EmbeddingCache
@@ -18,6 +18,7 @@ from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.loading.loading import LoadedPipeline
 from omnistage.stages.diffusion.loading.weights import Weights
 from omnistage.stages.diffusion.merging.setting import Scales, Setting
+from omnistage.stages.diffusion.pipeline import HasComponents, Pipeline
 from omnistage.stages.diffusion.ranks.adapters import AdaptersOnRanks
 from omnistage.stages.diffusion.ranks.ranks import RankError, Ranks, end_stage
 from omnistage.stages.worker.extension import (
@@ -36,7 +37,7 @@ class ControlOptions(EngineOptions):
     max_loras: int = MAX_ADAPTERS
     embedding_cache_mb: int = 0
     step_cache: str = ""
-    step_cache_options: Mapping[str, Any] = field(default_factory=dict)
+    step_cache_options: Mapping[str, object] = field(default_factory=dict)
     profile_folder: str = ""
 
     def __post_init__(self) -> None:
@@ -55,7 +56,7 @@ class Control:
         self,
         loaded: LoadedPipeline,
         options: ControlOptions,
-        read: Callable[[str | None], object],
+        read: Callable[[str | None], HasComponents],
         stage: str,
         ranks: Ranks | None = None,
         on_failure: Callable[[str], None] = end_stage,
@@ -107,11 +108,11 @@ class Control:
 
     def submit(
         self,
-        body: Mapping[str, Any],
-        pipeline: Any = None,
+        body: JsonMap,
+        pipeline: Pipeline | None = None,
         on_step: Report | None = None,
         /,
-        **arguments: Any,
+        **arguments: object,
     ) -> Job:
         """Submits to the engine, with the LoRAs and the step cache that the body names.
 
@@ -158,20 +159,20 @@ class Control:
             **dict.fromkeys(PROFILE, no_profile),
         }
 
-    async def obey(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def obey(self, command: str, arguments: JsonMap) -> JsonMap:
         """Do it between two steps; RequestError refuses it."""
         if command.endswith("_lora") and self._weights.asleep:
             raise RequestError(409, "the stage is asleep; wake it first", code="sleeping")
-        run: Callable[..., Mapping[str, Any]] = getattr(self, f"_{command}")
+        run: Callable[..., JsonMap] = getattr(self, f"_{command}")
 
-        def obey() -> Mapping[str, Any]:
+        def obey() -> JsonMap:
             if self._turns is not None:  # what is on the device now is a copy
                 self._turns.end()
             return run(**arguments)
 
         return await asyncio.shield(asyncio.wrap_future(self._engine.between_steps(obey)))
 
-    def _sleep(self, level: int, tags: Sequence[str] | None) -> Mapping[str, object]:
+    def _sleep(self, level: int, tags: Sequence[str] | None) -> JsonMap:
         if level > 1 and self._is_quantized:
             message = "level must be 1: quantized weights are not read again"
             raise RequestError(400, message, param="level", code="invalid_value")
@@ -179,12 +180,12 @@ class Control:
         self._follow("sleep", level, tags)
         return {"asleep": self._weights.asleep}
 
-    def _wake(self, tags: Sequence[str] | None) -> Mapping[str, object]:
+    def _wake(self, tags: Sequence[str] | None) -> JsonMap:
         self._weights.wake(tags)
         self._follow("wake", tags)
         return {"asleep": self._weights.asleep}
 
-    def _load_weights(self, path: str | None) -> Mapping[str, object]:
+    def _load_weights(self, path: str | None) -> JsonMap:
         self._weights.prepare(path)
         self._prepare_on_ranks(path)
         try:
@@ -213,9 +214,7 @@ class Control:
         if self._ranks is not None:
             self._ranks.follow(method, *arguments)
 
-    def _rpc(
-        self, method: str, args: Sequence[object], reply: bool, from_all: bool
-    ) -> Mapping[str, object]:
+    def _rpc(self, method: str, args: Sequence[object], reply: bool, from_all: bool) -> JsonMap:
         assert self._ranks is not None
         check_method(method, self._ranks.extension)
         try:
@@ -224,34 +223,34 @@ class Control:
         except (RankError, ValueError) as error:
             raise call_failed(str(error)) from error
 
-    def _add_lora(self, **arguments: Any) -> Mapping[str, Any]:
-        self._adapters.add(**arguments)
+    def _add_lora(self, name: str, path: str, weight_name: str | None, pinned: bool) -> JsonMap:
+        self._adapters.add(name, path, weight_name, pinned)
         return self._list_loras()
 
-    def _remove_lora(self, name: str) -> Mapping[str, object]:
+    def _remove_lora(self, name: str) -> JsonMap:
         self._adapters.remove(name)
         return self._list_loras()
 
-    def _pin_lora(self, name: str, pinned: bool) -> Mapping[str, object]:
+    def _pin_lora(self, name: str, pinned: bool) -> JsonMap:
         self._adapters.pin(name, pinned)
         return self._list_loras()
 
-    def _list_loras(self) -> Mapping[str, object]:
+    def _list_loras(self) -> JsonMap:
         return {"loras": self._adapters.listed}
 
-    def _count_cache(self) -> Mapping[str, object]:
+    def _count_cache(self) -> JsonMap:
         assert self._embeddings is not None
         return {"embeddings": self._embeddings.counts}
 
-    def _clear_cache(self) -> Mapping[str, object]:
+    def _clear_cache(self) -> JsonMap:
         assert self._embeddings is not None
         self._embeddings.clear()
         return self._count_cache()
 
-    def _start_profile(self, prefix: str | None) -> Mapping[str, object]:
+    def _start_profile(self, prefix: str | None) -> JsonMap:
         assert self._profiler is not None
         return self._profiler.start(prefix)
 
-    def _stop_profile(self) -> Mapping[str, object]:
+    def _stop_profile(self) -> JsonMap:
         assert self._profiler is not None
         return self._profiler.stop()

@@ -1,12 +1,12 @@
 """Defaults of an operator for fields that requests to a diffusion stage do not send."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.work import SHARE_OF_STEPS, WorkBound
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
+from omnistage.stages.diffusion.pipeline import PipelineCall
 from omnistage.stages.diffusion.request.arguments import FIELDS, STEPS
 from omnistage.stages.diffusion.request.tasks import arguments_of
 
@@ -23,7 +23,7 @@ class DefaultOptions(EngineOptions):
     few steps or small pictures.
     """
 
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: JsonMap = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in self.defaults.items():
@@ -38,13 +38,13 @@ class DefaultOptions(EngineOptions):
             if not is_right:
                 raise ValueError(f"defaults.{name}: must be {allowed}, not {value!r}")
 
-    def check(self, pipeline: object) -> None:
+    def check(self, pipeline: PipelineCall) -> None:
         """Raises ValueError for a default that a pipeline does not take."""
         unknown = sorted(self.defaults.keys() - arguments_of(pipeline).keys())
         if unknown:
             raise ValueError(f"defaults.{unknown[0]}: this pipeline takes no {unknown[0]}")
 
-    def completed(self, body: Mapping[str, Any], *, has_image: bool) -> dict[str, Any]:
+    def completed(self, body: JsonMap, *, has_image: bool) -> Json:
         """Returns a request's body with what it does not ask for.
 
         An edited image keeps its size.
@@ -65,6 +65,6 @@ class DefaultOptions(EngineOptions):
         new = {name: self.defaults[key] for name, key in known.items() if key in self.defaults}
         return replace(bound, **new)
 
-    def warm_up(self) -> dict[str, Any]:
+    def warm_up(self) -> Json:
         """Returns the sides of the pictures that come before the first request."""
         return {name: self.defaults[name] for name in SIDES if name in self.defaults}

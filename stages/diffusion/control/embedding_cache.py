@@ -7,12 +7,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from functools import wraps
-from typing import Any
 
 import torch
 
 from omnistage.stages.diffusion.merging.calls import tensors_in
 from omnistage.stages.diffusion.merging.containers import PLAIN
+from omnistage.stages.diffusion.pipeline import HasComponents
 
 ENCODER_PREFIX = "text_encoder"
 
@@ -31,14 +31,14 @@ class EmbeddingCache:
     def __init__(self, max_bytes: int, variant: Callable[[str], Hashable]) -> None:
         self._max_bytes = max_bytes
         self._variant = variant
-        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[object, int]] = OrderedDict()
         self._num_bytes = 0
         self._num_hits = 0
         self._num_misses = 0
         self._lock = threading.Lock()
-        self._wrapped: list[tuple[torch.nn.Module, Any]] = []
+        self._wrapped: list[tuple[torch.nn.Module, Callable[..., object] | None]] = []
 
-    def install(self, pipeline: Any) -> None:
+    def install(self, pipeline: HasComponents) -> None:
         """Look up each call of the pipeline's text encoders."""
         for name, part in pipeline.components.items():
             if name.startswith(ENCODER_PREFIX) and isinstance(part, torch.nn.Module):

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
+from omnistage.stages.diffusion.pipeline import PipelineCall
 from omnistage.stages.diffusion.request.extra import (
     fault_of,
     plain_argument,
@@ -18,7 +19,7 @@ class ExtraOptions(EngineOptions):
     """Engine arguments: which other arguments requests may give, and those of every call."""
 
     extra: bool | list[str] = True
-    call_defaults: Mapping[str, Any] = field(default_factory=dict)
+    call_defaults: JsonMap = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         given = self.extra
@@ -28,7 +29,7 @@ class ExtraOptions(EngineOptions):
         if not isinstance(self.call_defaults, Mapping):
             raise ValueError(f"call_defaults: must be a mapping, not {self.call_defaults!r}")
 
-    def check(self, pipelines: Collection[Any]) -> None:
+    def check(self, pipelines: Collection[PipelineCall]) -> None:
         """Raise ValueError for an argument that none of these pipelines, or classes, takes."""
         for name in self.extra if isinstance(self.extra, list) else ():
             _check("extra", [problem_of(one, name) for one in pipelines], name)
@@ -36,7 +37,7 @@ class ExtraOptions(EngineOptions):
             problems = [fault_of(one, name, value) for one in pipelines]
             _check("call_defaults", problems, name)
 
-    def defaults(self, pipeline: Any) -> dict[str, Any]:
+    def defaults(self, pipeline: PipelineCall) -> dict[str, object]:
         """Return the arguments of every call of a pipeline."""
         return {
             name: plain_argument(pipeline, name, value)[name]
@@ -44,7 +45,7 @@ class ExtraOptions(EngineOptions):
             if value is not None and not fault_of(pipeline, name, value)
         }
 
-    def arguments(self, pipeline: Any, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    def arguments(self, pipeline: PipelineCall, given: JsonMap | None) -> dict[str, object]:
         """Return the other arguments of a request's call; raises RequestError for a wrong one."""
         made = self.defaults(pipeline)
         for name, value in (given or {}).items():

@@ -1,7 +1,6 @@
 """Step caches: Diffusers' hooks that skip parts of a step which changes little."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from diffusers.hooks import FirstBlockCacheConfig, MagCacheConfig, TaylorSeerCacheConfig
@@ -24,7 +23,7 @@ class StepCache:
             config = CONFIGS[name](**options)
         except TypeError as error:
             raise ValueError(f"step_cache_options: {error}") from error
-        enable: Any = getattr(denoiser, "enable_cache", None)
+        enable: Callable[[object], None] | None = getattr(denoiser, "enable_cache", None)
         if enable is None:
             raise ValueError(f"step_cache: {type(denoiser).__name__} takes no cache")
         before = {part: vars(part).get("forward") for part in denoiser.modules()}

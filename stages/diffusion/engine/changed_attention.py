@@ -5,7 +5,6 @@ Those of perturbed attention guidance do, and take it back at the end: for other
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 
@@ -18,7 +17,7 @@ def attention_kept(denoisers: Mapping[str, torch.nn.Module]) -> Iterator[Callabl
     with ExitStack() as hooks:
         for name, module in denoisers.items():
 
-            def compare(module: Any, args: Any, name: str = name) -> None:
+            def compare(module: torch.nn.Module, args: object, name: str = name) -> None:
                 if _processors(module) != before[name]:
                     changed.append(name)
 

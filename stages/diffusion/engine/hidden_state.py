@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from diffusers.hooks.hooks import BaseState, HookRegistry, StateManager
@@ -41,7 +40,7 @@ def _hooks(module: torch.nn.Module) -> Iterable[object]:
             yield from registry.hooks.values()
 
 
-def _fresh(state: Any) -> Any:
+def _fresh(state: StateManager | BaseState) -> StateManager | BaseState:
     if isinstance(state, StateManager):
         return StateManager(state._state_cls, state._init_args, state._init_kwargs)
     made = copy.copy(state)

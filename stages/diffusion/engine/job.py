@@ -5,7 +5,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from diffusers import DiffusionPipeline, SchedulerMixin
 from greenlet import getcurrent
@@ -16,16 +16,18 @@ from omnistage.stages.diffusion.engine.hidden_state import HiddenState
 from omnistage.stages.diffusion.engine.side_lane import Errand
 from omnistage.stages.diffusion.engine.step_count import StepCount
 from omnistage.stages.diffusion.engine.switchboard import RequestGreenlet
-from omnistage.stages.diffusion.merging.calls import Arguments, Call
+from omnistage.stages.diffusion.merging.calls import Call, Target
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.merging.stopping import Cancellation, Cancelled, Stopped, stoppable
 from omnistage.stages.diffusion.merging.targets import (
     CallOutcome,
     Denoiser,
-    Target,
     without_frames,
 )
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
+from omnistage.stages.diffusion.pipeline import Arguments, Pipeline
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
@@ -33,7 +35,7 @@ class Job:
     """One pipeline call; its result is the call's own."""
 
     number: int
-    pipeline: Any
+    pipeline: Pipeline
     arguments: Mapping[str, object]
     setting: Setting = DEFAULT
     direct: Sequence[str] = ()  # parts of the pipeline that it calls without the engine
@@ -109,7 +111,7 @@ class Job:
         if self._run.dead:
             self._run, self._state, self.call = None, None, None
 
-    def _call_pipeline(self, pipeline: Any) -> None:
+    def _call_pipeline(self, pipeline: Pipeline) -> None:
         own = _own(pipeline, self.steps, {})
         try:
             self.result.set_result(own(**self.arguments))
@@ -123,7 +125,7 @@ class Job:
         self.result.set_exception(failure)
 
 
-def _own(pipeline: Any, steps: StepCount | None, memo: dict[int, Any]) -> Any:
+def _own(pipeline: Pipeline, steps: StepCount | None, memo: dict[int, object]) -> Pipeline:
     """A pipeline over the same modules with schedulers of its own, counted if they are to be.
 
     So are those of pipelines that it is made of. `memo`: copies so far; one scheduler may have
@@ -141,7 +143,7 @@ def _own(pipeline: Any, steps: StepCount | None, memo: dict[int, Any]) -> Any:
     return own
 
 
-def wait_for_turn(target: Target, args: Any, kwargs: Arguments) -> Any:
+def wait_for_turn(target: Target, args: Sequence[object], kwargs: Arguments) -> object:
     """In a request's greenlet, instead of a module's method: the engine makes the call."""
     current = getcurrent()
     engine = current.parent
@@ -155,7 +157,7 @@ def wait_for_turn(target: Target, args: Any, kwargs: Arguments) -> Any:
     return outcome.value
 
 
-async def awaited(future: "Future[Any]") -> object:
+async def awaited(future: "Future[T]") -> T:
     """A future of another thread; ours may be cancelled, that one goes on, for nobody."""
     ours = asyncio.wrap_future(future)
     ours.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is retrieved

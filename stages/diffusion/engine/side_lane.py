@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from omnistage.stages.diffusion.engine.compute_threads import Run, run_here
 from omnistage.stages.diffusion.merging.calls import Call, tensors_in
-from omnistage.stages.diffusion.merging.targets import CallOutcome, joined, outcomes
+from omnistage.stages.diffusion.merging.targets import CallOutcome, Component, joined, outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Errand:
     """A call on its way through the lane. `ready`: when its arguments are, on CUDA."""
 
     call: Call
-    ready: Any = None
+    ready: torch.Event | None = None
     outcome: CallOutcome = field(default_factory=CallOutcome)
     is_cancelled: bool = False
 
@@ -58,8 +58,8 @@ class SideLanes:
 
     def send(self, call: Call) -> Errand:
         """Sends to the lane of the call."""
-        lane = self._decoders if call.target.decodes else self._encoders
-        return lane.send(call)
+        decodes = isinstance(call.target, Component) and call.target.decodes
+        return (self._decoders if decodes else self._encoders).send(call)
 
     def run_sent(self) -> None:
         """Let all that was sent begin."""
@@ -184,6 +184,7 @@ class SideLane:
             return
         with torch.cuda.stream(self._stream):
             for errand in batch:
+                assert errand.ready is not None, "sent without its event"
                 self._stream.wait_event(errand.ready)
             yield
 
@@ -193,7 +194,7 @@ class SideLane:
             self._stream.synchronize()
 
 
-def lend(value: object, stream: Any) -> None:
+def lend(value: object, stream: torch.Stream) -> None:
     """Tell CUDA's allocator that the lane's results are used on another stream."""
     for tensor in tensors_in(value):
         if tensor.is_cuda:

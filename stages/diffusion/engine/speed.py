@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from omnistage.stages.diffusion.loading.components import can_decode, modules_in
 from omnistage.stages.diffusion.merging.calls import tensors_in
+from omnistage.stages.diffusion.pipeline import Arguments, Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Stopwatch:
     """Times calls of a pipeline's denoisers and decoders."""
 
     def __init__(
-        self, pipeline: Any, denoisers: Mapping[str, torch.nn.Module], device: torch.device
+        self, pipeline: Pipeline, denoisers: Mapping[str, torch.nn.Module], device: torch.device
     ) -> None:
         self._parts = [(module, "forward") for module in denoisers.values()]
         self._parts += [
@@ -95,7 +95,7 @@ class Stopwatch:
         note: Callable[[str, float, object], None],
     ) -> Callable[..., object]:
         @functools.wraps(function)  # the signature says which argument is which
-        def call(*args: object, **kwargs: object) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             started = self._now()
             result = function(*args, **kwargs)
             note(method, self._now() - started, result)
@@ -127,7 +127,7 @@ def _num_pixels(tensor: torch.Tensor) -> int:
 class Trials:
     """Calls of a pipeline that are timed, until one takes long enough to say something."""
 
-    def __init__(self, pipeline: Any, arguments: Mapping[str, Any], watch: Stopwatch) -> None:
+    def __init__(self, pipeline: Pipeline, arguments: Arguments, watch: Stopwatch) -> None:
         self._pipeline = pipeline
         self._arguments = arguments
         self._watch = watch

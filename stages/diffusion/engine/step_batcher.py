@@ -44,6 +44,7 @@ from omnistage.stages.diffusion.merging.targets import (
     joined,
     outcomes,
 )
+from omnistage.stages.diffusion.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class StepBatcher:
 
     def __init__(
         self,
-        pipeline: Any,
+        pipeline: Pipeline,
         once: Mapping[str, object],
         twice: Mapping[str, object],
         max_batch: int = MAX_BATCH,
@@ -123,7 +124,7 @@ class StepBatcher:
 
     def submit(
         self,
-        pipeline: Any = None,
+        pipeline: Pipeline | None = None,
         setting: Setting = DEFAULT,
         on_step: Report | None = None,
         /,

@@ -40,7 +40,7 @@ class StepCount:
             scheduler.__class__ = _counting(made)
             scheduler.step_count = self
 
-    def stepped(self, scheduler: Any, timestep: object) -> None:
+    def stepped(self, scheduler: object, timestep: object) -> None:
         """A scheduler has taken a step."""
         if self._counts_calls:
             return
@@ -59,7 +59,7 @@ class StepCount:
             self._report(self._num_calls, 0)
 
 
-def _num_left(scheduler: Any, timestep: object) -> int:
+def _num_left(scheduler: object, timestep: object) -> int:
     """Returns the steps from a timestep to the schedule's end: an edit begins in its middle."""
     timesteps = getattr(scheduler, "timesteps", None)
     if not isinstance(timesteps, torch.Tensor):
@@ -72,10 +72,10 @@ def _num_left(scheduler: Any, timestep: object) -> int:
 @functools.cache
 def _counting(scheduler_class: type) -> type:
     """The class, with the same names, whose `step` is counted."""
-    original: Callable[..., Any] = getattr(scheduler_class, "step")  # noqa: B009
+    original: Callable[..., object] = getattr(scheduler_class, "step")  # noqa: B009
 
     @functools.wraps(original)  # pipelines read its signature
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Any, *args: object, **kwargs: object) -> object:
         result = original(self, *args, **kwargs)
         self.step_count.stepped(self, kwargs.get("timestep", args[1] if len(args) > 1 else 0))
         return result

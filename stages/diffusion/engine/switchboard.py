@@ -1,17 +1,20 @@
 """Puts methods of a pipeline's parts through to the engine when a request calls them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import Any
 
 import torch
 from diffusers.image_processor import VaeImageProcessor
 from greenlet import getcurrent, greenlet
 
 from omnistage.stages.diffusion.loading.components import Parts, can_decode, modules_in, overlap
+from omnistage.stages.diffusion.merging.calls import Target
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.merging.stopping import Cancellation
-from omnistage.stages.diffusion.merging.targets import Component, Target
+from omnistage.stages.diffusion.merging.targets import Component
+from omnistage.stages.diffusion.pipeline import Arguments
+
+Wait = Callable[[Target, Sequence[object], Arguments], object]  # answers a request's call
 
 MERGED_METHODS = ("forward", "encode", "decode")
 SINGLE_METHODS = ("generate",)
@@ -35,11 +38,9 @@ class Switchboard:
     """Replaces methods, on the instances, until it is closed."""
 
     def __init__(self) -> None:
-        self._connected: list[tuple[Any, str, Any]] = []
+        self._connected: list[tuple[object, str, object]] = []
 
-    def connect(
-        self, owner: object, method: str, target: Target, wait: Callable[[Target, Any, Any], Any]
-    ) -> None:
+    def connect(self, owner: object, method: str, target: Target, wait: Wait) -> None:
         """`wait(target, args, kwargs)` answers requests; others still get the method itself."""
         original = getattr(owner, method)
         self._connected.append((owner, method, vars(owner).get(method)))
@@ -68,8 +69,8 @@ def find_denoisers(pipeline: object) -> dict[str, torch.nn.Module]:
 
 
 def side_targets(
-    pipeline: Any, denoisers: Mapping[str, torch.nn.Module]
-) -> Iterator[tuple[Any, str, Component]]:
+    pipeline: object, denoisers: Mapping[str, torch.nn.Module]
+) -> Iterator[tuple[object, str, Component]]:
     """Returns what encodes and decodes: owner, method, target."""
     for name, part in modules_in(pipeline):
         if any(overlap(part, denoiser) for denoiser in denoisers.values()):

@@ -1,5 +1,6 @@
 """Sets the attention of a pipeline's denoisers: a back end of Diffusers, or vLLM's kernels."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def set_attention(parts: Parts, name: str, device: torch.device) -> None:
         return
     backend = BACKENDS[name.removeprefix("_")]
     for part, module in parts.dit.items():
-        choose: Any = getattr(module, "set_attention_backend", None)
+        choose: Callable[[str], None] | None = getattr(module, "set_attention_backend", None)
         if choose is None:
             raise ValueError(_takes_none(part, module))
         try:

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 import torch
 from torch.nn import Module, ModuleList
@@ -37,8 +36,9 @@ class BlockStream:
         self._movables = movables
         self._device = device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._arrivals: dict[int, Any] = {}
-        self._worked: deque[tuple[int, Any]] = deque()  # blocks that ran, and when they end
+        self._arrivals: dict[int, torch.Event] = {}
+        # Blocks that ran, and when they end.
+        self._worked: deque[tuple[int, torch.Event | None]] = deque()
         for index, block in enumerate(blocks):
             block.register_forward_pre_hook(partial(self._before, index))
             block.register_forward_hook(partial(self._after, index), always_call=True)

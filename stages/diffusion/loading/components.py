@@ -4,7 +4,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from diffusers import DiffusionPipeline
 from torch.nn import Module
@@ -32,7 +32,7 @@ class Roles:
     resident: Names | None = None
 
     @classmethod
-    def of(cls, declared: Any) -> "Roles":
+    def of(cls, declared: object) -> "Roles":
         """The engine argument `modules`; raises ValueError."""
         known = [one.name for one in fields(cls)]
         if not isinstance(declared, Mapping):
@@ -72,7 +72,7 @@ class Parts:
         return {**self.encoder, **self.dit, **self.vae}
 
     @classmethod
-    def find(cls, pipeline: Any, roles: Roles | None = None) -> "Parts":
+    def find(cls, pipeline: object, roles: Roles | None = None) -> "Parts":
         """Raises ValueError for a name that is not there and if nothing denoises."""
         parts, taken = cls(), list[Module]()
         roles = (roles or Roles()).completed(type(pipeline))
@@ -97,7 +97,7 @@ class Parts:
         return parts
 
 
-def modules_in(owner: Any, prefix: str = "") -> Iterator[tuple[str, Module]]:
+def modules_in(owner: object, prefix: str = "") -> Iterator[tuple[str, Module]]:
     """A pipeline's modules, and those of the pipelines that it is made of, by dotted name."""
     for name, part in _members(owner).items():
         if isinstance(part, DiffusionPipeline):
@@ -106,7 +106,7 @@ def modules_in(owner: Any, prefix: str = "") -> Iterator[tuple[str, Module]]:
             yield f"{prefix}{name}", part
 
 
-def _members(owner: object) -> Mapping[str, Any]:
+def _members(owner: object) -> Mapping[str, object]:
     if isinstance(owner, DiffusionPipeline):
         components: Mapping[str, object] = owner.components
         return components
@@ -114,7 +114,7 @@ def _members(owner: object) -> Mapping[str, Any]:
     return {**getattr(owner, "__dict__", {}), **children}
 
 
-def _found(owner: Any) -> Iterator[tuple[str, Module, str]]:
+def _found(owner: object) -> Iterator[tuple[str, Module, str]]:
     """Name, module and role of what nobody declared, by the pipeline's own order of offloading."""
     for name, module in modules_in(owner):
         prefix, _, own = name.rpartition(".")
@@ -123,7 +123,7 @@ def _found(owner: Any) -> Iterator[tuple[str, Module, str]]:
         yield name, module, _role(own, module, holder, [one.strip() for one in order.split("->")])
 
 
-def controls_in(pipeline: Any) -> dict[str, Module]:
+def controls_in(pipeline: object) -> dict[str, Module]:
     """Return a pipeline's modules that run at each step beside its denoiser, by dotted name."""
     return {name: module for name, module in modules_in(pipeline) if _is_control(type(module))}
 
@@ -132,7 +132,7 @@ def _is_control(made: type) -> bool:
     return "controlnet" in made.__name__.lower()
 
 
-def _role(name: str, module: Module, holder: Any, order: list[str]) -> str:
+def _role(name: str, module: Module, holder: object, order: list[str]) -> str:
     if _is_control(type(module)):
         return "resident"  # runs at each step, beside the denoiser
     if can_decode(module):
@@ -145,7 +145,7 @@ def _role(name: str, module: Module, holder: Any, order: list[str]) -> str:
     steps = [
         one
         for one in order
-        if isinstance(members.get(one), Module) and _role(one, members[one], holder, []) == "dit"
+        if isinstance(part := members.get(one), Module) and _role(one, part, holder, []) == "dit"
     ]
     if name in order and steps and order.index(name) > order.index(steps[-1]):
         return "vae"

@@ -12,6 +12,7 @@ from diffusers import pipelines
 from torch.nn import Module, Parameter
 from transformers import PreTrainedModel
 
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.device.dtypes import default_dtype
 from omnistage.stages.diffusion.loading.modular import index_of_modular, is_modular
 from omnistage.stages.diffusion.loading.page_locked import page_locked
@@ -29,11 +30,11 @@ def empty_components(folder: Path, dtype: torch.dtype) -> dict[str, Module]:
     }
 
 
-def index_of(folder: Path) -> dict[str, Any]:
+def index_of(folder: Path) -> Json:
     """Return the index of a pipeline's folder: components with their libraries and classes."""
     if is_modular(folder):
         return index_of_modular(folder)
-    index: dict[str, Any] = json.loads((folder / INDEX).read_text())
+    index: Json = json.loads((folder / INDEX).read_text())
     return index
 
 

@@ -47,6 +47,7 @@ from omnistage.stages.diffusion.loading.modular import adapter_class, is_modular
 from omnistage.stages.diffusion.loading.offload import OFFLOADS, Turns, offload
 from omnistage.stages.diffusion.loading.tiling import Tiling, check_tiling, tile
 from omnistage.stages.diffusion.makes import check_class, offer
+from omnistage.stages.diffusion.pipeline import Pipeline
 from omnistage.stages.messages.loading import Phase, tell_loading
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ WITHOUT_WEIGHTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
 class LoadedPipeline:
     """A pipeline in its place, ready to run."""
 
-    pipeline: Any
+    pipeline: Pipeline
     parts: Parts
     turns: Turns | None  # of modules that are not on the device together
     device: torch.device
@@ -167,7 +168,7 @@ class LoadOptions(EngineOptions):
         """The classes of a folder's components that can decode in tiles."""
         return {name: made for name, made in classes_in(folder).items() if has_tiles(made)}
 
-    def place(self, pipeline: object) -> LoadedPipeline:
+    def place(self, pipeline: Pipeline) -> LoadedPipeline:
         """A pipeline that was read, on its device."""
         device = device_of(self.device)
         parts = Parts.find(pipeline, self._roles)
@@ -190,7 +191,7 @@ class LoadOptions(EngineOptions):
         if self.attention is not None:
             set_attention(parts, self.attention, device)
 
-    def _move(self, pipeline: Any, parts: Parts, device: torch.device) -> None:
+    def _move(self, pipeline: Pipeline, parts: Parts, device: torch.device) -> None:
         if self.shard == 1:
             pipeline.to(device)
             return
@@ -206,7 +207,7 @@ class LoadOptions(EngineOptions):
         stage: str = UNNAMED,
         only_denoisers: bool = False,
         has_tiled: bool = False,
-    ) -> Any:
+    ) -> Pipeline:
         """The pipeline of a folder, on the host; random weights on the device if all fit there.
 
         Their values are made on the options' device, wherever they go.
@@ -223,14 +224,12 @@ class LoadOptions(EngineOptions):
         maker = device_of(self.device) if device == HOST else device
         usual = "float32" if maker.type == "cpu" else "bfloat16"
         dtype = dtype_of(self.dtype or usual)
-        made = self.class_in(folder)
         is_offloaded = self.offload is not None
         if self.load_format != "dummy":
             sizes = others(left_out, sizes_of(folder, dtype) | nets.sizes(dtype))
             self._check_fit(stage, device, dtype, self._placed(sizes, folder))
             tell_loading(Phase.READING, total_bytes=sum(sizes.values()))
-            given = {**nets.read(dtype), **left_out, **self.custom_pipeline_args}
-            return made.from_pretrained(folder, dtype=dtype, **given)
+            return self._made(folder, dtype, {**nets.read(dtype), **left_out})
         components = others(left_out, empty_components(folder, dtype) | nets.empty(dtype))
         sizes = {name: num_bytes(one) for name, one in components.items()}
         self._check_fit(stage, device, dtype, self._placed(sizes, folder))
@@ -239,8 +238,13 @@ class LoadOptions(EngineOptions):
             fill(module, maker, HOST if is_offloaded or name in waiting else device)
         filled = components.get(CONTROLNET)
         components |= component_of(() if filled is None else filled.children())
-        given = {**components, **left_out, **self.custom_pipeline_args}
-        return made.from_pretrained(folder, dtype=dtype, **given)
+        return self._made(folder, dtype, {**components, **left_out})
+
+    def _made(self, folder: Path, dtype: torch.dtype, components: Mapping[str, object]) -> Pipeline:
+        """Return the pipeline of a folder with these components in place of the folder's."""
+        given = {**components, **self.custom_pipeline_args}
+        made: Pipeline = self.class_in(folder).from_pretrained(folder, dtype=dtype, **given)
+        return made
 
     def _placed(self, sizes: Mapping[str, int], folder: Path) -> dict[str, int]:
         """The bytes that will be on the device in the end."""

@@ -15,6 +15,7 @@ from diffusers.guiders import BaseGuidance
 from torch.nn import Module
 
 from omnistage.stage_configs.checkpoint import MODULAR_PIPELINE
+from omnistage.stage_configs.json_types import Json
 from omnistage.stages.diffusion.makes import GUIDANCE, PipelineSignature
 
 BLOCKS_FILE = "modular_config.json"  # of blocks whose code is in the folder
@@ -33,10 +34,10 @@ class ModularAdapter(DiffusionPipeline):  # type: ignore[misc]  # Diffusers has 
 
     has_workflows: ClassVar[bool] = True  # one class makes images of words, of images, of masks
     pipeline_signature: ClassVar[PipelineSignature]
-    modular_class: ClassVar[Any]
-    blocks_class: ClassVar[Any]
+    modular_class: ClassVar[type[ModularPipeline]]
+    blocks_class: ClassVar[type[ModularPipelineBlocks]]
 
-    def __init__(self, modular: Any) -> None:
+    def __init__(self, modular: ModularPipeline) -> None:
         """`modular`: with its components loaded."""
         super().__init__()
         self.modular, self._internal_dict = modular, modular.config
@@ -48,7 +49,7 @@ class ModularAdapter(DiffusionPipeline):  # type: ignore[misc]  # Diffusers has 
                 raise ValueError(f"{name}: {kind} changes the denoiser for all of its requests")
 
     @classmethod
-    def from_pretrained(cls, folder: Path, dtype: torch.dtype, **given: Any) -> Self:
+    def from_pretrained(cls, folder: Path, dtype: torch.dtype, **given: object) -> Self:
         """Load it without a network; `given` replaces components, and None leaves one out.
 
         Raises ValueError for a component that is neither in the folder nor in the hub's cache.
@@ -74,7 +75,7 @@ class ModularAdapter(DiffusionPipeline):  # type: ignore[misc]  # Diffusers has 
         return cls(modular)
 
     @property
-    def components(self) -> dict[str, Any]:
+    def components(self) -> dict[str, object]:
         """Return its components by name, also those that it has not."""
         return {name: getattr(self, name) for name in self.names}
 
@@ -85,13 +86,13 @@ class ModularAdapter(DiffusionPipeline):  # type: ignore[misc]  # Diffusers has 
                 part.to(device)
         return self
 
-    def set_progress_bar_config(self, **settings: Any) -> None:
+    def set_progress_bar_config(self, **settings: object) -> None:
         """Configure the progress bars of all blocks that have one."""
         for block in _blocks_in(self.modular._blocks):
             if hasattr(block, "set_progress_bar_config"):
                 block.set_progress_bar_config(**settings)
 
-    def run(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """Return the results of a call by the names that other pipelines give them."""
         known = self.pipeline_signature.parameters
         for name in arguments:
@@ -119,7 +120,7 @@ def is_modular(folder: Path) -> bool:
     return (folder / MODULAR_PIPELINE).is_file() and not (folder / "model_index.json").is_file()
 
 
-def index_of_modular(folder: Path) -> dict[str, Any]:
+def index_of_modular(folder: Path) -> Json:
     """Return the index of a modular pipeline's folder in the form of other pipelines'.
 
     It has the components that are in the folder, each with its library and class.
@@ -150,7 +151,7 @@ def adapter_class(folder: Path) -> type[ModularAdapter]:
 
 
 @cache
-def adapter_over(made: Any, blocks: str = "") -> type[ModularAdapter]:
+def adapter_over(made: type[ModularPipeline], blocks: str = "") -> type[ModularAdapter]:
     """Return the class for a modular one; `blocks`: the name of its blocks, or its class's own."""
     found: Any = getattr(diffusers, blocks, None)
     is_own = isinstance(found, type) and issubclass(found, ModularPipelineBlocks)
@@ -161,7 +162,7 @@ def adapter_over(made: Any, blocks: str = "") -> type[ModularAdapter]:
     names = frozenset(one.name for one in parameters)
     returns = frozenset(OUTPUTS[one] for one in modular._blocks.output_names if one in OUTPUTS)
 
-    def call(self: ModularAdapter, **arguments: Any) -> dict[str, Any]:
+    def call(self: ModularAdapter, **arguments: object) -> dict[str, object]:
         return self.run(arguments)
 
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -175,13 +176,15 @@ def adapter_over(made: Any, blocks: str = "") -> type[ModularAdapter]:
     return type(made.__name__, (ModularAdapter,), content)
 
 
-def _empty(made: Any, blocks: Any, folder: Path) -> Any:
+def _empty(
+    made: type[ModularPipeline], blocks: type[ModularPipelineBlocks], folder: Path
+) -> ModularPipeline:
     """Return a modular pipeline without the components that a folder or the hub has."""
     config = json.loads((folder / MODULAR_PIPELINE).read_text())
     return made(blocks(), str(folder), modular_config_dict=config)
 
 
-def _parameters(modular: Any) -> Iterator[inspect.Parameter]:
+def _parameters(modular: ModularPipeline) -> Iterator[inspect.Parameter]:
     """Yield the inputs of a modular pipeline's blocks as parameters, and its guider's scale."""
     seen, outputs = set(), modular._blocks.intermediate_output_names
     for one in modular._blocks.inputs:
@@ -206,7 +209,7 @@ def _changes_modules(guider: BaseGuidance) -> bool:
     return type(guider).prepare_models is not BaseGuidance.prepare_models
 
 
-def _blocks_in(block: Any) -> Iterator[Any]:
+def _blocks_in(block: ModularPipelineBlocks) -> Iterator[ModularPipelineBlocks]:
     yield block
     for one in getattr(block, "sub_blocks", {}).values():
         yield from _blocks_in(one)

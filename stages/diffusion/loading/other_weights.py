@@ -7,7 +7,6 @@ with the part that they are for (`transformer.proj_out.weight`).
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from omnistage.stages.device.stored_weights import stored_files
 from omnistage.stages.diffusion.loading.dummy_components import INDEX
 from omnistage.stages.diffusion.loading.modular import is_modular
+from omnistage.stages.diffusion.pipeline import HasComponents
 from omnistage.stages.worker.failure import RequestError
 
 WRAPPED = ".base_layer"  # peft puts a layer that has an adapter below this name
@@ -63,7 +63,7 @@ class OtherWeights:
     def __init__(
         self,
         parts: Mapping[str, torch.nn.Module],
-        read: Callable[[str | None], object],
+        read: Callable[[str | None], HasComponents],
         is_whole: bool,
     ) -> None:
         self._expected = {name: Expected.of(part) for name, part in parts.items()}
@@ -84,7 +84,7 @@ class OtherWeights:
             self._expected[part].check(part, tensors)
         return found
 
-    def _read_pipeline(self, folder: str | None) -> object:
+    def _read_pipeline(self, folder: str | None) -> HasComponents:
         try:
             return self._read(folder)
         except Exception as error:
@@ -124,7 +124,7 @@ def has_only_tensors(folder: Path) -> bool:
     return not is_pipeline and bool(stored_files(folder))
 
 
-def modules_of(pipeline: Any) -> dict[str, torch.nn.Module]:
+def modules_of(pipeline: HasComponents) -> dict[str, torch.nn.Module]:
     """The components that have weights."""
     return {
         name: part

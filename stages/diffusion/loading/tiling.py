@@ -34,7 +34,7 @@ def tile(pipeline: object, tiling: Tiling) -> None:
         _tile(vae, {} if tiling is True else tiling)
 
 
-def _tile(vae: Any, sizes: Any) -> None:
+def _tile(vae: Any, sizes: Mapping[str, float]) -> None:
     known = sorted(name for name in vars(vae) if name.startswith(PREFIX))
     for name in sizes:
         if name not in known:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -17,6 +16,7 @@ from omnistage.stages.diffusion.loading.other_weights import (
     stored_of,
 )
 from omnistage.stages.diffusion.loading.shards import Shards
+from omnistage.stages.diffusion.pipeline import HasComponents, Pipeline
 from omnistage.stages.worker.failure import RequestError
 
 HOST = torch.device("cpu")
@@ -31,7 +31,7 @@ class Weights:
     """
 
     def __init__(
-        self, pipeline: Any, read: Callable[[str | None], Any], is_whole: bool = True
+        self, pipeline: Pipeline, read: Callable[[str | None], HasComponents], is_whole: bool = True
     ) -> None:
         self._parts = modules_of(pipeline)
         self._others = OtherWeights(self._parts, read, is_whole)

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from omnistage.stages.diffusion.merging.calls import Arguments, is_same
+from omnistage.stages.diffusion.merging.calls import is_same
 from omnistage.stages.diffusion.merging.containers import is_object, leaves, outline, rebuilt
 from omnistage.stages.diffusion.merging.text_padding import TextPadding
+from omnistage.stages.diffusion.pipeline import Arguments
 
 InnerAxes = tuple[int | None, ...]
 
@@ -167,7 +168,7 @@ class Axes:
             for start, stop in pairwise(bounds)
         ]
 
-    def _rows(self, name: str, value: Any, start: int, stop: int) -> Any:
+    def _rows(self, name: str, value: object, start: int, stop: int) -> object:
         if name not in self.inner:
             return _some_rows(value, self.by_name.get(name), start, stop)
         parts = zip(leaves(value), self.inner[name], strict=True)

@@ -4,7 +4,7 @@ import copy
 import inspect
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers.cache_utils import Cache
@@ -13,12 +13,23 @@ from omnistage.stages.diffusion.merging.containers import is_object, leaves, out
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.merging.stopping import Cancellation
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
-
-Arguments = Mapping[str, Any]
+from omnistage.stages.diffusion.pipeline import Arguments
 
 # How far a result may be from the one that it must equal: its distance over its length, in epsilons
 # of its type. Other kernels round otherwise; a row that another one changed is farther.
 MAX_EPSILONS = 32
+
+
+class Target(Protocol):
+    """One method. `run` gives a result for each of the calls, which may be one."""
+
+    name: str
+
+    def call(self, args: Sequence[object], kwargs: Arguments) -> "Call": ...
+
+    def may_join(self, one: "Call", other: "Call") -> bool: ...
+
+    def run(self, calls: Sequence["Call"]) -> list[object]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +41,7 @@ class Call:
     request's.
     """
 
-    target: Any
+    target: Target
     arguments: Arguments
     modes: TorchModes
     size: int = 1
@@ -50,7 +61,7 @@ def bind(
     return dict(_flat(named))
 
 
-def nested(arguments: Arguments) -> dict[str, Any]:
+def nested(arguments: Arguments) -> dict[str, object]:
     """Returns what a function is called with: `name.key` are in dicts again."""
     made: dict[str, Any] = {}
     for path, value in arguments.items():
@@ -98,12 +109,12 @@ def split(result: object, sizes: Sequence[int], has_row_lists: bool = False) -> 
     raise ValueError(f"a result of type {type(result).__name__} cannot be taken apart")
 
 
-def _mapping(like: Any, values: Mapping[Any, object]) -> Any:
+def _mapping(like: object, values: Mapping[str, object]) -> object:
     """Return a dict, or an output of a model, with these values."""
     return dict(values) if type(like) is dict else type(like)(**values)
 
 
-def joined_rows(results: Sequence[Any], has_row_lists: bool = False) -> Any:
+def joined_rows(results: Sequence[Any], has_row_lists: bool = False) -> object:
     """The result of which these are the rows, as `split` takes it apart.
 
     `has_row_lists`: its lists have an item a row, not one for all rows.
@@ -126,7 +137,7 @@ def joined_rows(results: Sequence[Any], has_row_lists: bool = False) -> Any:
     raise ValueError(f"results of type {type(first).__name__} cannot be put together")
 
 
-def has_row_lists(once: Any, twice: Any) -> bool:
+def has_row_lists(once: object, twice: Any) -> bool:
     """Returns whether a list of a result has an item a row, seen by a result of twice as many
     rows.
     """
@@ -139,7 +150,7 @@ def has_row_lists(once: Any, twice: Any) -> bool:
     return False
 
 
-def _split_cache(cache: Any, sizes: Sequence[int]) -> Iterator[Any]:
+def _split_cache(cache: Cache, sizes: Sequence[int]) -> Iterator[Cache]:
     start = 0
     for size in sizes:
         part = copy.copy(cache)
@@ -149,7 +160,7 @@ def _split_cache(cache: Any, sizes: Sequence[int]) -> Iterator[Any]:
         yield part
 
 
-def is_close(one: Any, other: Any) -> bool:
+def is_close(one: object, other: Any) -> bool:
     """Returns whether two results are the same but for rounding."""
     if isinstance(one, torch.Tensor):
         if not isinstance(other, torch.Tensor) or one.shape != other.shape:
@@ -166,7 +177,7 @@ def is_close(one: Any, other: Any) -> bool:
     return isinstance(one, Cache) or is_same(one, other)
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(one: object, other: Any) -> bool:
     """Returns whether two arguments are equal, bit by bit."""
     if isinstance(one, torch.Tensor):
         return one is other or (isinstance(other, torch.Tensor) and torch.equal(one, other))

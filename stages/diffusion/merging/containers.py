@@ -19,7 +19,7 @@ def is_object(value: object) -> bool:
     return not isinstance(value, containers) and not callable(value) and hasattr(value, "__dict__")
 
 
-def leaves(value: Any) -> Iterator[torch.Tensor]:
+def leaves(value: object) -> Iterator[torch.Tensor]:
     """Yield the tensors in a value, in the same order for all values of one outline."""
     if isinstance(value, torch.Tensor):
         yield value
@@ -28,7 +28,7 @@ def leaves(value: Any) -> Iterator[torch.Tensor]:
             yield from leaves(part)
 
 
-def outline(value: Any) -> Hashable:
+def outline(value: object) -> Hashable:
     """Return all that a value is without its tensors: types, names, numbers and texts.
 
     Functions, modules and other things without parts are what they are: equal only to themselves.
@@ -65,7 +65,7 @@ def rebuilt(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
     return value
 
 
-def _parts(value: Any) -> list[tuple[Any, Any]]:
+def _parts(value: object) -> list[tuple[Any, object]]:
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, list | tuple):

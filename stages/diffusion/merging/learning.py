@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from PIL.Image import Image
@@ -17,7 +16,6 @@ from PIL.Image import Image
 from omnistage.stages.device.memory import is_out_of_memory
 from omnistage.stages.diffusion.merging.axes import Axes
 from omnistage.stages.diffusion.merging.calls import (
-    Arguments,
     bind,
     has_row_lists,
     is_close,
@@ -27,6 +25,7 @@ from omnistage.stages.diffusion.merging.calls import (
 )
 from omnistage.stages.diffusion.merging.containers import is_object, leaves, rebuilt
 from omnistage.stages.diffusion.merging.text_padding import TextPadding, candidates
+from omnistage.stages.diffusion.pipeline import Arguments, PipelineCall
 from omnistage.stages.diffusion.profiles.profile import profile_of
 
 logger = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ class SeenCall:
 
 @torch.inference_mode()
 def first_calls(
-    pipeline: Any, modules: Mapping[str, torch.nn.Module], arguments: Arguments
+    pipeline: PipelineCall, modules: Mapping[str, torch.nn.Module], arguments: Arguments
 ) -> dict[str, SeenCall]:
     """The first call of each module in a whole call of the pipeline."""
     seen: dict[str, SeenCall] = {}
@@ -78,12 +77,14 @@ class _Notes:
         self._seen = seen
         self._arguments: Arguments | None = None
 
-    def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    def before(self, module: torch.nn.Module, args: Sequence[object], kwargs: Arguments) -> None:
         """Note the arguments."""
         if self._arguments is None:
             self._arguments = copy.deepcopy(bind(self._signature, args, kwargs))
 
-    def after(self, module: torch.nn.Module, args: Any, kwargs: Any, result: object) -> None:
+    def after(
+        self, module: torch.nn.Module, args: Sequence[object], kwargs: Arguments, result: object
+    ) -> None:
         """Note the result, and which objects were changed."""
         if self._name in self._seen or self._arguments is None:
             return
@@ -98,7 +99,7 @@ class _Notes:
 
 
 def calls_of_two(
-    pipeline: Any,
+    pipeline: PipelineCall,
     modules: Mapping[str, torch.nn.Module],
     once: Arguments,
     twice: Arguments,

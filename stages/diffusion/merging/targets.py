@@ -4,14 +4,13 @@ import inspect
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.diffusion.merging.axes import Axes, form
 from omnistage.stages.diffusion.merging.calls import (
-    Arguments,
     Call,
     bind,
     has_row_lists,
@@ -23,20 +22,9 @@ from omnistage.stages.diffusion.merging.calls import (
 from omnistage.stages.diffusion.merging.containers import PLAIN
 from omnistage.stages.diffusion.merging.stopping import Cancelled, Stopped, stoppable
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
+from omnistage.stages.diffusion.pipeline import Arguments
 
 logger = logging.getLogger(__name__)
-
-
-class Target(Protocol):
-    """One method. `run` gives a result for each of the calls, which may be one."""
-
-    name: str
-
-    def call(self, args: Sequence[object], kwargs: Arguments) -> Call: ...
-
-    def may_join(self, one: Call, other: Call) -> bool: ...
-
-    def run(self, calls: Sequence[Call]) -> list[object]: ...
 
 
 class Beside(Protocol):
@@ -223,7 +211,7 @@ def _kind(call: Call) -> Hashable:
 class CallOutcome:
     """The outcome of a call: a result or an error."""
 
-    value: Any = None
+    value: object = None
     error: BaseException | None = None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import pad
 
-from omnistage.stages.diffusion.merging.calls import Arguments
+from omnistage.stages.diffusion.pipeline import Arguments
 
 
 @dataclass(frozen=True, slots=True)

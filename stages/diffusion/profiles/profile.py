@@ -3,10 +3,9 @@
 import logging
 import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from torch.nn import Module
 
@@ -72,7 +71,7 @@ def all_profiles() -> tuple[PipelineProfile, ...]:
 
 def call(path: str, module: Module) -> None:
     """Call the function of a profile's dotted path with a module."""
-    function: Any = pkgutil.resolve_name(path)
+    function: Callable[[Module], None] = pkgutil.resolve_name(path)
     function(module)
 
 

@@ -1,16 +1,15 @@
 """LoRA adapters of a pipeline whose denoisers are on several ranks."""
 
-from typing import Any
-
 from omnistage.stages.diffusion.loading.adapter_weights import AdapterWeights
 from omnistage.stages.diffusion.merging.setting import Scales
+from omnistage.stages.diffusion.pipeline import Pipeline
 from omnistage.stages.diffusion.ranks.ranks import RankError, Ranks
 
 
 class AdaptersOnRanks(AdapterWeights):
     """Adapters that are changed on all ranks, as far as they are the denoisers'."""
 
-    def __init__(self, pipeline: Any, ranks: Ranks) -> None:
+    def __init__(self, pipeline: Pipeline, ranks: Ranks) -> None:
         super().__init__(pipeline)
         self._ranks = ranks
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from diffusers import ContextParallelConfig
@@ -49,7 +48,7 @@ def mesh_of(options: RankOptions, device: torch.device) -> DeviceMesh:
     )
 
 
-def _config(options: RankOptions, mesh: DeviceMesh) -> Any:
+def _config(options: RankOptions, mesh: DeviceMesh) -> TensorParallelConfig | ContextParallelConfig:
     """Sequences of any length, where one of the two ways is taken alone: texts are of any."""
     if options.tensor > 1:
         return TensorParallelConfig(tp_degree=options.tensor, mesh=mesh["tp"])

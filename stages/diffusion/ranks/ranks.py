@@ -261,7 +261,7 @@ class Ranks:
 
     def _mirrored(self, name: str, whole: Callable[..., object]) -> Callable[..., object]:
         @wraps(whole)  # who looks for a denoiser reads its signature
-        def forward(*args: object, **kwargs: object) -> Any:
+        def forward(*args: object, **kwargs: object) -> object:
             return self.run(name, [(args, kwargs)])[0]
 
         return forward
@@ -276,9 +276,10 @@ class Ranks:
         """
         with self._lock, stoppable(()):
             self.num_calls += 1
-            order, arguments = self._send("run", (name, TorchModes.now(), list(calls)), True)
+            arguments = name, TorchModes.now(), list(calls)
+            order = self._send("run", arguments, True)
             try:
-                own = getattr(self._worker, order.method)(*arguments)
+                own = self._worker.run(*arguments)
             except Exception as error:  # noqa: BLE001 - raised below, once all are out of it
                 failure = without_frames(error)
             else:
@@ -296,9 +297,9 @@ class Ranks:
         with self._lock, stoppable(()):
             dtype = dtype_of(getattr(self._worker.pipeline, name).decoder)
             arguments = name, TorchModes.now(), dtype, list(tiles)
-            order, _ = self._send("decode_tile", arguments, True)
+            order = self._send("decode_tile", arguments, True)
             others = range(1, len(tiles))
-            own: list[object] | Exception
+            own: list[object] | Exception | None
             try:
                 own = self._worker.decode_tile(*arguments)
             except Exception as error:  # noqa: BLE001 - raised below, once all have answered
@@ -333,17 +334,17 @@ class Ranks:
                 self._with_tensors(rank, reply.result)
         self.others("go_on")
 
-    def rpc(self, method: str, *args: object, reply: bool = True, from_all: bool = False) -> Any:
+    def rpc(self, method: str, *args: object, reply: bool = True, from_all: bool = False) -> object:
         """A method on all ranks at once, between two steps: rank 0's result, or a list of all.
 
         Without a reply nobody waits for the others. An error of any rank is everyone's: RankError.
         """
         with self._lock:
-            order, arguments = self._send(method, args, reply and from_all)
+            order = self._send(method, args, reply and from_all)
             failed = []
-            own: Any = None
+            own: object = None
             try:
-                own = getattr(self._worker, method)(*arguments)
+                own = getattr(self._worker, method)(*args)
             except Exception as error:
                 logger.exception("rank 0: %s failed", method)
                 failed.append(f"rank 0: {type(error).__name__}: {error}")
@@ -360,7 +361,7 @@ class Ranks:
     def others(self, method: str, *args: object) -> None:
         """A method on all ranks but ours, when ours is done; RankError."""
         with self._lock:
-            order, _ = self._send(method, args, False)
+            order = self._send(method, args, False)
             for rank in self._pipes:
                 answer = self._reply_of(rank, order.number)
                 if isinstance(answer, Reply):
@@ -378,8 +379,8 @@ class Ranks:
         self._on_failure(problem)
         raise RankError(problem)
 
-    def _send(self, method: str, args: Any, wants_result: bool) -> tuple[RankOrder, Any]:
-        """An order to all, and its arguments. Nothing has left if they cannot be sent."""
+    def _send(self, method: str, args: Sequence[object], wants_result: bool) -> RankOrder:
+        """Send an order to all; nothing has left if its arguments cannot be sent."""
         header, tensors = pack(args, "arguments")
         has_tensors = header.places and self._pipes
         flat = as_bytes(header, tensors, self._device) if has_tensors else None
@@ -390,7 +391,7 @@ class Ranks:
         self._tell(order)
         if flat is not None:
             dist.broadcast(flat, 0)
-        return order, args
+        return order
 
     def _tell(self, order: RankOrder) -> None:
         for rank, pipe in self._pipes.items():

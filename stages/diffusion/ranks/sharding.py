@@ -1,6 +1,7 @@
 """Weights of a denoiser in parts, one on each rank; torch's FSDP gathers each block's in time."""
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -25,7 +26,7 @@ class ShardedDenoiser(Module):
         """Moves the weights to the mesh's device block by block, and leaves a part of each."""
         super().__init__()
         self.denoiser = denoiser
-        self.whole: Any = denoiser.forward
+        self.whole: Callable[..., object] = denoiser.forward
         blocks = _blocks_of(denoiser)
         if not blocks:
             raise ValueError(no_blocks(type(denoiser)))
@@ -34,11 +35,11 @@ class ShardedDenoiser(Module):
             for block in (*blocks, self):
                 fully_shard(block, mesh=mesh, reshard_after_forward=True)
 
-    def forward(self, *args: object, **kwargs: object) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         """The denoiser's, as it was when it was last told."""
         return self.whole(*args, **kwargs)
 
-    def call(self, *args: object, **kwargs: object) -> Any:
+    def call(self, *args: object, **kwargs: object) -> object:
         """A forward; one that fails leaves nothing gathered."""
         try:
             return self(*args, **kwargs)

@@ -16,7 +16,7 @@ import torch
 
 from omnistage.stages.diffusion.merging.stopping import end_if_stopped
 
-Forward = Callable[..., Any]
+Forward = Callable[..., object]
 
 # Diffusers' classes whose tiles do not depend on each other, and whose decoder keeps nothing from
 # one call to the next but what it is given. Tests decode with each of them.
@@ -33,10 +33,10 @@ CLASSES = (
 MAX_KNOWN = 64  # shapes of latents whose results' shapes are kept
 
 
-def check_tiles(made: Any) -> None:
+def check_tiles(made: type) -> None:
     """Raise ValueError for a class whose tiles cannot be shared."""
     known = [getattr(diffusers, name).tiled_decode for name in CLASSES if hasattr(diffusers, name)]
-    if made.tiled_decode not in known:
+    if getattr(made, "tiled_decode", None) not in known:
         raise ValueError(
             f"parallel.vae: it is not known whether tiles of {made.__name__} depend on each other; "
             f"those of {', '.join(CLASSES)} do not"
@@ -53,7 +53,7 @@ class TileCall:
     """The arguments of a decoder."""
 
     args: tuple[object, ...]
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, object]
 
 
 Tile = list[TileCall]  # several calls, one after another, where frames are decoded in parts
@@ -63,9 +63,9 @@ class OwnLists:
     """A decoder writes into the lists that it is given: here into copies, the same for the same."""
 
     def __init__(self) -> None:
-        self._copies: dict[int, tuple[Any, Any]] = {}  # the list is kept, so that its id is
+        self._copies: dict[int, tuple[object, object]] = {}  # the list is kept, so that its id is
 
-    def own(self, value: object) -> Any:
+    def own(self, value: object) -> object:
         """The copy of a list; other values as they are."""
         if not isinstance(value, list):
             return value
@@ -106,12 +106,12 @@ class _Notes:
     def __init__(self, outline: Forward, known: Sequence[object] | None) -> None:
         """`outline`: the decoder on the meta device. `known`: its results, if it was called."""
         self.tiles: list[Tile] = []
-        self.results: list[Any] = []
+        self.results: list[object] = []
         self._outline, self._known = outline, known
         self._lists = OwnLists()
         self._before: TileCall | None = None
 
-    def forward(self, *args: object, **kwargs: object) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         """Note it; raise _AllNoted if it is known to be the last one."""
         call = TileCall(args, kwargs)
         noted = TileCall(args, {n: self._noted(value) for n, value in kwargs.items()})
@@ -162,12 +162,12 @@ class SharedTiles:
         """`compute`: as many tiles as go at once, or fewer; each tile's `decoded`, in order."""
         self._vae = vae
         self._decoder: torch.nn.Module = vae.decoder
-        self._tiled_decode: Callable[..., Any] = vae.tiled_decode
+        self._tiled_decode: Forward = vae.tiled_decode
         self._num_at_once = num_at_once
         self._compute = compute
         with torch.device("meta"):
             self._outline = type(vae).from_config(vae.config).decoder.eval()
-        self._known: dict[Hashable, list[Any]] = {}
+        self._known: dict[Hashable, list[object]] = {}
         self.num_tiles = 0  # that were computed
 
     def install(self) -> None:
@@ -178,7 +178,7 @@ class SharedTiles:
     def decode(self, *args: object, **kwargs: object) -> object:
         """In place of `tiled_decode`."""
         notes = self._noted(args, kwargs)
-        made: list[Any] = []
+        made: list[object] = []
         for start in range(0, len(notes.tiles), self._num_at_once):
             end_if_stopped()
             for results in self._compute(notes.tiles[start : start + self._num_at_once]):
@@ -187,7 +187,7 @@ class SharedTiles:
         answers = iter(made)
         has_state = isinstance(notes.results[0], tuple)
 
-        def answer(*_: object, **__: object) -> Any:
+        def answer(*_: object, **__: object) -> object:
             return (next(answers), None) if has_state else next(answers)
 
         with self._forward(answer):

@@ -29,8 +29,8 @@ OURS = (FromBefore, TileCall, TorchModes)
 OUTPUTS = (BaseOutput, ModelOutput)  # what models give is of their subclasses
 
 # Torch's own values: the names of their types in records, and what makes them again.
-TORCH_KINDS: Mapping[Any, str] = {torch.dtype: "dtype", torch.device: "device", torch.Size: "size"}
-MAKERS: Mapping[str, Callable[..., Any]] = {
+TORCH_KINDS: Mapping[type, str] = {torch.dtype: "dtype", torch.device: "device", torch.Size: "size"}
+MAKERS: Mapping[str, Callable[..., object]] = {
     "dtype": DTYPES.__getitem__,
     "device": torch.device,
     "size": lambda *lengths: torch.Size(lengths),
@@ -125,11 +125,12 @@ class _Packer:
         self._numbers: dict[int, int] = {}
         self._seen: dict[int, int] = {}  # numbers of lists and dicts
 
-    def node(self, value: Any) -> Any:
+    def node(self, value: Any) -> Node:
         """The Node of a value; raises NotSendable."""
-        kind: Any = type(value)
+        kind: type = type(value)
         if kind in PLAIN:
-            return value
+            plain: Node = value
+            return plain
         if kind is tuple:
             return Tuple(self._nodes(value))
         if kind is list or kind is dict:
@@ -170,33 +171,32 @@ class _Packer:
         return made
 
 
-def _value(node: Any, tensors: Sequence[torch.Tensor], seen: list[Any]) -> Any:
+def _value(node: Node, tensors: Sequence[torch.Tensor], seen: list[object]) -> object:
     """Returns what a Node stands for. `seen`: the lists and dicts before it."""
-    kind = type(node)
-    if kind in PLAIN:
+    if not isinstance(node, msgspec.Struct):
         return node
-    if kind is TensorMark:
+    if isinstance(node, TensorMark):
         return tensors[node.number]
-    if kind is Again:
+    if isinstance(node, Again):
         return seen[node.number]
-    if kind is Dict:
-        entries: dict[Any, Any] = {}
+    if isinstance(node, Dict):
+        entries: dict[object, object] = {}
         seen.append(entries)
         for key, one in node.items.items():
             entries[key] = _value(one, tensors, seen)
         return entries
-    items: list[Any] = []
-    if kind is List:
+    items: list[object] = []
+    if isinstance(node, List):
         seen.append(items)
     for one in node.items:
         items.append(one if type(one) in PLAIN else _value(one, tensors, seen))
-    if kind is TreeRecord:
+    if isinstance(node, TreeRecord):
         return (MAKERS.get(node.kind) or _class_of(node.kind))(*items)
-    return items if kind is List else tuple(items)
+    return items if isinstance(node, List) else tuple(items)
 
 
 @cache
-def _outline(kind: Any) -> tuple[str, list[str]]:
+def _outline(kind: type) -> tuple[str, list[str]]:
     """The name of a class whose objects may be sent, and its fields'; raises NotSendable."""
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if _class_of(name) is not kind:
@@ -208,7 +208,7 @@ def _outline(kind: Any) -> tuple[str, list[str]]:
 def _class_of(name: str) -> Any:
     """The class of a name; raises NotSendable if no message may name it. Nothing is imported."""
     module, _, within = name.rpartition(".")
-    made = vars(sys.modules[module]).get(within) if module in sys.modules else None
+    made: Any = vars(sys.modules[module]).get(within) if module in sys.modules else None
     is_output = isinstance(made, type) and issubclass(made, OUTPUTS) and is_dataclass(made)
     if not is_output and not any(made is one for one in OURS):
         raise NotSendable(f"a {name}")
@@ -235,7 +235,7 @@ def pack(value: object, name: str = "value") -> tuple[Header, list[torch.Tensor]
     return Header(tree, tuple(places)), packer.tensors
 
 
-def unpack(header: Header, tensors: Sequence[torch.Tensor]) -> Any:
+def unpack(header: Header, tensors: Sequence[torch.Tensor]) -> object:
     """The object with its tensors. Raises NotSendable for a class that no message may name."""
     return _value(_decoder.decode(header.tree), tensors, [])
 

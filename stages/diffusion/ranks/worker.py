@@ -20,6 +20,7 @@ from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptio
 from omnistage.stages.diffusion.loading.weights import Weights
 from omnistage.stages.diffusion.merging.setting import Scales
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
+from omnistage.stages.diffusion.pipeline import HasComponents
 from omnistage.stages.diffusion.ranks.group import RankPlace, device_of_rank, joined_group
 from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.parallelism import mesh_of, spread
@@ -122,7 +123,9 @@ class RankWorker:
         self._forwards = self._now()
 
     def _now(self) -> dict[str, Callable[..., object]]:
-        forwards: dict[str, Any] = {name: one.forward for name, one in self.denoisers.items()}
+        forwards: dict[str, Callable[..., object]] = {
+            name: one.forward for name, one in self.denoisers.items()
+        }
         for name, sharded in self._sharded.items():
             sharded.whole = forwards[name]
             forwards[name] = sharded.call
@@ -144,7 +147,7 @@ class RankWorker:
                 spread(denoiser, options, mesh, self.device)
         self._forwards = self._now()
 
-    def run(self, name: str, modes: TorchModes, calls: Sequence[Call]) -> Any:
+    def run(self, name: str, modes: TorchModes, calls: Sequence[Call]) -> object:
         """A forward: the call of this rank's group, if it has one."""
         group = self._spec.place.group
         if group >= len(calls):
@@ -156,7 +159,7 @@ class RankWorker:
 
     def decode_tile(
         self, name: str, modes: TorchModes, dtype: torch.dtype, tiles: Sequence[Tile]
-    ) -> Any:
+    ) -> list[object] | None:
         """This rank's tile of a decoding, if it has one. A pipeline may change the VAE's dtype."""
         if self.rank >= len(tiles):
             return None
@@ -213,7 +216,7 @@ class RankWorker:
             return None
         return [tag for tag in tags if getattr(self.pipeline, tag, None) is not None]
 
-    def _read(self, folder: str | None) -> object:
+    def _read(self, folder: str | None) -> HasComponents:
         spec = self._spec
         return spec.load_options.read(
             folder or spec.model, stage=spec.stage, only_denoisers=True, has_tiled=spec.has_tiles
@@ -294,6 +297,7 @@ def execute(
         dist.broadcast(flat, 0)
     try:
         arguments = unpack(header, from_bytes(header, flat))
+        assert isinstance(arguments, tuple), "an order without a tuple of arguments"
         result = partial(getattr(worker, order.method), *arguments)()
         if not order.wants_reply:
             result = None

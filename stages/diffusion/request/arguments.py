@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.work import SHARE_OF_STEPS
+from omnistage.stages.diffusion.pipeline import PipelineCall
 from omnistage.stages.diffusion.request.sound import sound_arguments
 from omnistage.stages.diffusion.request.tasks import arguments_of
 from omnistage.stages.diffusion.request.videos import counted
@@ -29,7 +30,7 @@ STEPS = "num_inference_steps"
 RATES = ("frame_rate", "fps")  # a video's, as pipelines that are told call it
 
 
-def call_arguments(pipeline: Any, body: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+def call_arguments(pipeline: PipelineCall, body: JsonMap, seed: int | None) -> dict[str, object]:
     """Arguments of one request's call, without a prompt if its body has none.
 
     Raises RequestError for a field that the pipeline does not take.
@@ -51,14 +52,15 @@ def call_arguments(pipeline: Any, body: Mapping[str, Any], seed: int | None) -> 
     default = known[STEPS].default if STEPS in known else None
     if share is not None and STEPS not in arguments and type(default) is int:
         arguments[STEPS] = math.ceil(share * default)
-    if isinstance(arguments.get("prompt"), list) and "negative_prompt" in arguments:
-        arguments["negative_prompt"] = [arguments["negative_prompt"]] * len(arguments["prompt"])
+    prompts = arguments.get("prompt")
+    if isinstance(prompts, list) and "negative_prompt" in arguments:
+        arguments["negative_prompt"] = [arguments["negative_prompt"]] * len(prompts)
     if seed is not None:
         arguments["generator"] = torch.Generator().manual_seed(seed)
     return arguments
 
 
-def frame_rate(pipeline: object, arguments: Mapping[str, object]) -> float:
+def frame_rate(pipeline: PipelineCall, arguments: Mapping[str, object]) -> float:
     """Return the frames per second that a call is made for; 0 where its pipeline is not told."""
     known = arguments_of(pipeline)
     name = next((one for one in RATES if one in known), None)
@@ -66,7 +68,7 @@ def frame_rate(pipeline: object, arguments: Mapping[str, object]) -> float:
     return rate if isinstance(rate, int | float) else 0
 
 
-def num_pictures(body: Mapping[str, Any]) -> int:
+def num_pictures(body: JsonMap) -> int:
     """How many one request asks for: `n` of each prompt."""
     num_prompts = 1 if isinstance(body["prompt"], str) else len(body["prompt"])
     return (body.get("n") or 1) * num_prompts

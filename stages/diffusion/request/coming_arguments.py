@@ -14,6 +14,7 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.kinds import GivenArguments
 from omnistage.stages.device.dtypes import dtype_of
+from omnistage.stages.diffusion.pipeline import PipelineCall
 from omnistage.stages.diffusion.request.tasks import arguments_of
 from omnistage.stages.messages.arguments import ArgumentsToCome
 from omnistage.stages.messages.edge import Edge, Ids, Rows
@@ -131,7 +132,7 @@ def mask_of(lengths: list[int]) -> torch.Tensor:
 
 
 def blank_arguments(
-    given: GivenArguments, pipeline: object, model: str, call: Mapping[str, object]
+    given: GivenArguments, pipeline: PipelineCall, model: str, call: Mapping[str, object]
 ) -> dict[str, Any]:
     """Arguments of no meaning for a warm-up `call`, as the kind of the stage upstream makes them.
 
@@ -147,7 +148,7 @@ def blank_arguments(
 
 
 def placed(
-    arguments: Mapping[str, Any], device: torch.device, dtype: torch.dtype
+    arguments: Mapping[str, object], device: torch.device, dtype: torch.dtype
 ) -> dict[str, Any]:
     """Arguments whose arrays are tensors on a device, those of floats in the pipeline's dtype."""
     return {name: _placed(value, device, dtype) for name, value in arguments.items()}

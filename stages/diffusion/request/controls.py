@@ -1,8 +1,9 @@
 """How strongly, and in which part of the steps, control pictures count."""
 
 from collections.abc import Mapping
-from typing import Any
 
+from omnistage.stage_configs.json_types import JsonMap
+from omnistage.stages.diffusion.pipeline import PipelineCall
 from omnistage.stages.diffusion.request.places import SCALES, num_controls
 from omnistage.stages.diffusion.request.tasks import arguments_of
 from omnistage.stages.worker.failure import RequestError
@@ -15,13 +16,13 @@ CONTROLS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def control_arguments(pipeline: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+def control_arguments(pipeline: PipelineCall, body: JsonMap) -> dict[str, object]:
     """Return the arguments of a call: a number, or one for each of several ControlNets.
 
     Raises RequestError for a field that the pipeline does not take, or for too many or too few.
     """
     known, number = arguments_of(pipeline), num_controls(pipeline)
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for field, names in CONTROLS.items():
         value = body.get(field)
         if value is None:

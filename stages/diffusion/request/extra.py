@@ -4,9 +4,9 @@ import logging
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
 
 from omnistage.stages.diffusion.makes import LENGTHS
+from omnistage.stages.diffusion.pipeline import PipelineCall
 from omnistage.stages.diffusion.request.arguments import FIELDS, RATES
 from omnistage.stages.diffusion.request.controls import CONTROLS
 from omnistage.stages.diffusion.request.plain import PlainForm, checked, names_of, parameters_of
@@ -37,7 +37,7 @@ TEXTS = re.compile(r"(negative_)?prompt_\d+")  # of further text encoders, one f
 MAX_SHOWN = 12
 
 
-def fault_of(pipeline: Any, name: str, value: Any) -> str:
+def fault_of(pipeline: PipelineCall, name: str, value: object) -> str:
     """Return why a request cannot give an argument this value; empty: it can."""
     try:
         plain_argument(pipeline, name, value)
@@ -46,7 +46,7 @@ def fault_of(pipeline: Any, name: str, value: Any) -> str:
     return ""
 
 
-def plain_argument(pipeline: Any, name: str, value: Any) -> dict[str, Any]:
+def plain_argument(pipeline: PipelineCall, name: str, value: object) -> dict[str, object]:
     """Return an argument of a call, none for null; raises ValueError with what is allowed."""
     problem = problem_of(pipeline, name)
     if problem:
@@ -56,7 +56,7 @@ def plain_argument(pipeline: Any, name: str, value: Any) -> dict[str, Any]:
     return {name: checked(value, parameters_of(pipeline.__call__)[name])}
 
 
-def spread_texts(arguments: dict[str, Any]) -> dict[str, Any]:
+def spread_texts(arguments: dict[str, object]) -> dict[str, object]:
     """Return arguments with a text for each prompt, where prompts are a list."""
     prompts = arguments.get("prompt")
     if not isinstance(prompts, list):
@@ -67,7 +67,7 @@ def spread_texts(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def problem_of(pipeline: Any, name: str) -> str:
+def problem_of(pipeline: PipelineCall, name: str) -> str:
     """Return why a request cannot give an argument of this name; empty: it can."""
     for pattern, reason in OWN.items():
         if re.fullmatch(pattern, name):
@@ -89,7 +89,7 @@ def _is_own(name: str) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in OWN)
 
 
-def failure_of(error: Exception, given: Mapping[str, Any] | None) -> RequestError | None:
+def failure_of(error: Exception, given: Mapping[str, object] | None) -> RequestError | None:
     """Return the refusal of a request whose pipeline failed; None for a failure of ours.
 
     A pipeline checks some of its arguments itself, by ValueError; what it does not check fails

@@ -7,8 +7,8 @@ None is replaced in the pipeline's call, by a number in its code.
 
 import ast
 from collections.abc import Iterator
-from typing import Any
 
+from omnistage.stages.diffusion.pipeline import PipelineCall
 from omnistage.stages.diffusion.request.sides import function_of, value_of
 from omnistage.stages.diffusion.request.tasks import arguments_of
 
@@ -16,7 +16,7 @@ ARGUMENT = "num_frames"
 STEPS = ("vae_scale_factor_temporal", "vae_temporal_compression_ratio")
 
 
-def default_frames(pipeline: Any) -> int | None:
+def default_frames(pipeline: PipelineCall) -> int | None:
     """Return how many frames are made unless a call asks for others; None if that is unknown."""
     known = arguments_of(pipeline)
     if ARGUMENT not in known:
@@ -29,7 +29,7 @@ def default_frames(pipeline: Any) -> int | None:
     return next((one for one in found if type(one) is int and one > 0), None)
 
 
-def frame_step(pipeline: Any) -> int:
+def frame_step(pipeline: object) -> int:
     """Return the step of the numbers of frames, each k steps and one frame; 1 for any number."""
     found = (getattr(pipeline, name, None) for name in STEPS)
     return next((one for one in found if type(one) is int and one > 0), 1)

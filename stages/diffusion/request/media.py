@@ -1,15 +1,21 @@
 """The media that a request brings along, as arguments of its pipeline's call."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.work import fitting_size
+from omnistage.stages.diffusion.pipeline import Arguments
 from omnistage.stages.diffusion.request.frames import ARGUMENT as FRAMES
 from omnistage.stages.diffusion.request.frames import default_frames, frame_step
-from omnistage.stages.diffusion.request.places import JOINED, Media, RequestMedium, video_frames
+from omnistage.stages.diffusion.request.places import (
+    JOINED,
+    Media,
+    MediumData,
+    RequestMedium,
+    video_frames,
+)
 from omnistage.stages.diffusion.request.sound import rate_of
 from omnistage.stages.diffusion.request.tasks import PipelineTask, Tasks, arguments_of
 from omnistage.stages.messages.to_gateway import Reading
@@ -46,7 +52,7 @@ def media_of(opened: Opened) -> Media:
     return media
 
 
-def _array(opened: Opened, name: str) -> npt.NDArray[Any]:
+def _array(opened: Opened, name: str) -> MediumData:
     """Return a medium that came with the request, or before it in pieces."""
     if name in opened.tensors:
         return opened.tensors[name].numpy()
@@ -73,9 +79,7 @@ def _goes_on(task: PipelineTask) -> bool:
     return type(task.pipeline).__name__ in GOING_ON
 
 
-def fitted(
-    task: PipelineTask, media: Media, body: Mapping[str, Any]
-) -> tuple[Media, dict[str, Any]]:
+def fitted(task: PipelineTask, media: Media, body: JsonMap) -> tuple[Media, Json]:
     """Return the media as its call takes them, and the request's fields with what they decide.
 
     A pipeline that repaints pictures or frames makes them of the same size, unless a size is among
@@ -97,9 +101,7 @@ def keeps_size(task: PipelineTask, field: str) -> bool:
     return field != "image" or "strength" in known
 
 
-def with_frames(
-    task: PipelineTask, media: Media, fields: Mapping[str, Any]
-) -> tuple[Media, dict[str, Any]]:
+def with_frames(task: PipelineTask, media: Media, fields: JsonMap) -> tuple[Media, Json]:
     """Return videos cut to the frames that are asked for; a mask is repeated for each.
 
     Without a number as many frames are made as there are. Raises RequestError for too few.
@@ -129,13 +131,13 @@ def _cut(medium: RequestMedium, number: int) -> RequestMedium:
     return RequestMedium(data[:number], medium.rate)
 
 
-def media_arguments(task: PipelineTask, media: Media, others: Mapping[str, Any]) -> dict[str, Any]:
+def media_arguments(task: PipelineTask, media: Media, others: Arguments) -> dict[str, Any]:
     """Return the arguments of a call that these media are; `others`: what it has already."""
     others = {FRAMES: default_frames(task.pipeline), **others}
     made: dict[str, Any] = {}
     for field, given in media.items():
         place = task.places[field]
-        value = place.made(task.pipeline, others, given)
+        value: Any = place.made(task.pipeline, others, given)
         if place.argument in made:
             value = [*made[place.argument], *value]
         made[place.argument] = value

@@ -6,7 +6,6 @@ A class does not say it: most have None as the default of what they cannot do wi
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -38,8 +37,8 @@ class _ReachedDenoiser(BaseException):
 
 
 def warm_up_arguments(
-    task: PipelineTask, fields: Collection[str], arguments: Mapping[str, Any]
-) -> Any:
+    task: PipelineTask, fields: Collection[str], arguments: Mapping[str, object]
+) -> dict[str, object]:
     """Return the arguments of a call with blank media of these fields."""
     number = arguments.get("num_frames")
     media = stand_ins(task.pipeline, fields, number if isinstance(number, int) else None)
@@ -50,7 +49,7 @@ def warm_up_arguments(
 
 @torch.inference_mode()
 def needed_fields(
-    task: PipelineTask, denoisers: Mapping[str, torch.nn.Module], arguments: Mapping[str, Any]
+    task: PipelineTask, denoisers: Mapping[str, torch.nn.Module], arguments: Mapping[str, object]
 ) -> frozenset[str]:
     """Return the fewest fields of media with which a call comes to a denoiser.
 

@@ -11,6 +11,7 @@ from omnistage.stages.diffusion.makes import RESULTS
 from omnistage.stages.worker.failure import RequestError
 
 Picture = npt.NDArray[np.uint8]
+Pictures = Sequence[Any] | torch.Tensor | npt.NDArray[np.generic]
 CHANNELS = (1, 3, 4)
 
 
@@ -47,7 +48,7 @@ def is_layered(picture: object) -> bool:
     return is_array or (isinstance(picture, list) and bool(picture) and np.ndim(picture[0]) == 3)
 
 
-def _layers(pictures: Any, num: int) -> Any:
+def _layers(pictures: Pictures, num: int) -> Pictures:
     """Return pictures, of layered ones all layers: Diffusers parts several wrongly."""
     if not len(pictures) or not all(map(is_layered, pictures)):
         _check_count(len(pictures), num)
@@ -76,7 +77,7 @@ def _picture(picture: Any) -> Picture:
     return np.ascontiguousarray(np.repeat(array, 3, -1) if array.shape[-1] == 1 else array)
 
 
-def _unwrapped(result: object) -> tuple[Any, bool]:
+def _unwrapped(result: object) -> tuple[Pictures, bool]:
     """The pictures, one after the other; and whether they are videos."""
     if isinstance(result, Mapping):
         key = next((one for one in RESULTS if result.get(one) is not None), None)

@@ -1,15 +1,15 @@
 """The places that pipelines have for media: which argument takes which, in what form."""
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
 
+from omnistage.stages.diffusion.pipeline import Arguments
 from omnistage.stages.diffusion.request.sound import given_samples
 
 MANY = 16  # media of one field, where a pipeline knows no limit of its own
@@ -32,6 +32,9 @@ WHITE = "#fff"
 STAND_IN, STAND_IN_FRAMES, STAND_IN_SAMPLES = (64, 64), 9, 48_000
 
 
+MediumData = npt.NDArray[np.uint8 | np.float32]
+
+
 @dataclass(frozen=True, slots=True)
 class RequestMedium:
     """One medium of a request.
@@ -41,22 +44,22 @@ class RequestMedium:
     `rate`: frames per second, or Hz; 0 of an image.
     """
 
-    data: npt.NDArray[Any]
+    data: MediumData
     rate: float = 0
 
 
 Media = dict[str, list[RequestMedium]]  # of a request, by field
 # Of a pipeline, the other arguments of its call, and the media of a field an argument.
-Made = Callable[[Any, Mapping[str, Any], Sequence[RequestMedium]], Any]
+Made = Callable[[object, Arguments, Sequence[RequestMedium]], object]
 
 
-def takes_alpha(pipeline: Any) -> bool:
+def takes_alpha(pipeline: object) -> bool:
     """Return whether a pipeline's VAE reads pictures with an alpha channel."""
     config = getattr(getattr(pipeline, "vae", None), "config", {})
     return 4 in (config.get("input_channels"), config.get("in_channels"))
 
 
-def picture(pipeline: Any, medium: RequestMedium) -> Image.Image:
+def picture(pipeline: object, medium: RequestMedium) -> Image.Image:
     """Return an image or a mask as Pillow's, with the channels that a pipeline reads."""
     image = Image.fromarray(medium.data)
     if image.mode == "RGB" and takes_alpha(pipeline):
@@ -67,25 +70,23 @@ def picture(pipeline: Any, medium: RequestMedium) -> Image.Image:
     return image
 
 
-def _one(pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]) -> Image.Image:
+def _one(pipeline: object, others: Arguments, media: Sequence[RequestMedium]) -> Image.Image:
     return picture(pipeline, media[0])
 
 
 def _listed(
-    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
+    pipeline: object, others: Arguments, media: Sequence[RequestMedium]
 ) -> list[Image.Image]:
     return [picture(pipeline, one) for one in media]
 
 
-def _one_or_list(
-    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
-) -> object:
+def _one_or_list(pipeline: object, others: Arguments, media: Sequence[RequestMedium]) -> object:
     pictures = _listed(pipeline, others, media)
     return pictures if len(pictures) > 1 else pictures[0]
 
 
 def video_frames(
-    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
+    pipeline: object, others: Arguments, media: Sequence[RequestMedium]
 ) -> list[Image.Image]:
     """Return the frames of a video or of its mask, as large as a call's `width` and `height`."""
     frames = [Image.fromarray(one) for one in media[0].data]
@@ -96,35 +97,31 @@ def video_frames(
     return [one.resize((width, height), how) for one in frames]
 
 
-def _samples(
-    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
-) -> torch.Tensor:
-    return given_samples(pipeline, media[0].data, media[0].rate)
+def _samples(pipeline: object, others: Arguments, media: Sequence[RequestMedium]) -> torch.Tensor:
+    return given_samples(pipeline, np.asarray(media[0].data, np.float32), media[0].rate)
 
 
 def _sample_rows(
-    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
+    pipeline: object, others: Arguments, media: Sequence[RequestMedium]
 ) -> torch.Tensor:
     return _samples(pipeline, others, media)[None]
 
 
-def _first(
-    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
-) -> list[object]:
+def _first(pipeline: object, others: Arguments, media: Sequence[RequestMedium]) -> list[object]:
     return [_condition(pipeline, picture(pipeline, media[0]), 0)]
 
 
-def _last(pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]) -> list[object]:
+def _last(pipeline: object, others: Arguments, media: Sequence[RequestMedium]) -> list[object]:
     return [_condition(pipeline, picture(pipeline, media[0]), others["num_frames"] - 1)]
 
 
 def _from_start(
-    pipeline: Any, others: Mapping[str, Any], media: Sequence[RequestMedium]
+    pipeline: object, others: Arguments, media: Sequence[RequestMedium]
 ) -> list[object]:
     return [_condition(pipeline, [Image.fromarray(one) for one in media[0].data], 0)]
 
 
-def _condition(pipeline: Any, given: Image.Image | list[Image.Image], frame: int) -> object:
+def _condition(pipeline: object, given: Image.Image | list[Image.Image], frame: int) -> object:
     """Return a condition from a frame on: LTX-2 counts latents, of which -1 is the last."""
     module = sys.modules[type(pipeline).__module__]
     made = next(getattr(module, name) for name in CONDITIONS if hasattr(module, name))
@@ -217,7 +214,7 @@ def places_of(known: Collection[str], takes_several: bool) -> dict[str, MediaPla
     return places
 
 
-def num_controls(pipeline: Any) -> int:
+def num_controls(pipeline: object) -> int:
     """Return how many control pictures a call has: one for each of its ControlNets or adapters."""
     for component, name in (("controlnet", "nets"), ("adapter", "adapters")):
         nets = getattr(getattr(pipeline, component, None), name, None)
@@ -226,11 +223,11 @@ def num_controls(pipeline: Any) -> int:
     return 1
 
 
-def stand_ins(pipeline: Any, fields: Collection[str], num_frames: int | None) -> Media:
+def stand_ins(pipeline: object, fields: Collection[str], num_frames: int | None) -> Media:
     """Return blank media for some fields of a pipeline, to warm it up; videos of so many frames."""
     height, width = STAND_IN
     video = np.zeros((num_frames or STAND_IN_FRAMES, height, width, 3), np.uint8)
-    blank: dict[str, npt.NDArray[Any]] = {
+    blank: dict[str, MediumData] = {
         "mask": np.full((height, width), 255, np.uint8),
         "video": video,
         "control_video": video,

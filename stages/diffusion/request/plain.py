@@ -4,14 +4,14 @@ import collections.abc
 import inspect
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 MAX_INTEGER = 4096  # or four times a larger default: a length or a count costs memory
 MAX_NUMBER = 1e6
 MAX_SEED = (1 << 63) - 1
-SCALARS: Mapping[Any, str] = {
+SCALARS: Mapping[type, str] = {
     bool: "true or false",
     int: "an integer",
     float: "a number",
@@ -22,7 +22,7 @@ UNIONS = (typing.Union, types.UnionType)
 LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
 
 
-def parameters_of(call: Any) -> dict[str, inspect.Parameter]:
+def parameters_of(call: Callable[..., object]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a call that have a name, their annotations as types if possible."""
     try:
         signature = inspect.signature(call, eval_str=True)
@@ -60,7 +60,7 @@ class PlainForm:
         return cls._in(ANY | list[ANY])
 
     @classmethod
-    def _in(cls, annotation: Any) -> tuple[Self, ...]:
+    def _in(cls, annotation: object) -> tuple[Self, ...]:
         if annotation in SCALARS:
             return (cls(annotation),)
         origin, given = typing.get_origin(annotation), typing.get_args(annotation)
@@ -99,7 +99,7 @@ class PlainForm:
         return f"a list of {self.length}, each {items}" if self.length else f"a list, each {items}"
 
 
-def checked(value: Any, parameter: inspect.Parameter) -> Any:
+def checked(value: object, parameter: inspect.Parameter) -> object:
     """Return a value as a parameter takes it: a tuple where its annotation says so.
 
     Raises ValueError with what is allowed.
@@ -109,14 +109,14 @@ def checked(value: Any, parameter: inspect.Parameter) -> Any:
     if form is None:
         raise ValueError("must be " + ", or ".join(dict.fromkeys(map(str, forms))))
     _check_bounds(value, parameter)
-    return tuple(value) if form.kind is tuple else value
+    return tuple(value) if form.kind is tuple and isinstance(value, list) else value
 
 
-def _check_bounds(value: Any, parameter: inspect.Parameter) -> None:
+def _check_bounds(value: object, parameter: inspect.Parameter) -> None:
     if isinstance(value, list):
         for item in value:
             _check_bounds(item, parameter)
-    elif type(value) in (int, float):
+    elif isinstance(value, int | float) and type(value) is not bool:
         limit = _limit(parameter, type(value) is int)
         if not -limit <= value <= limit:
             raise ValueError(f"must be between {-limit:.0f} and {limit:.0f}")

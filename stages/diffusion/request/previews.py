@@ -19,6 +19,7 @@ import torch
 from diffusers import EulerDiscreteScheduler, FlowMatchEulerDiscreteScheduler
 from diffusers.models.modeling_outputs import Transformer2DModelOutput
 
+from omnistage.stages.diffusion.pipeline import Pipeline
 from omnistage.stages.diffusion.profiles.profile import PLAIN
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Previews:
 
     def __init__(
         self,
-        pipeline: Any,
+        pipeline: Pipeline,
         denoisers: Collection[str],
         arguments: Mapping[str, object],
         num_previews: int,
@@ -46,13 +47,13 @@ class Previews:
         self.pipeline = copy.copy(pipeline)
         self.pipeline.__class__ = _listening(pipeline.__class__, before_steps)
         self._results: dict[str, list[object]] = defaultdict(list)
-        self.pipeline.heard = Recorder(self._results)
+        vars(self.pipeline)["heard"] = Recorder(self._results)
         self._denoisers = denoisers
         self._arguments = arguments
         self._num_previews = num_previews
         self._last: torch.Tensor | None = None
 
-    def after_step(self, pipeline: Any, step: int, latents: torch.Tensor) -> Any:
+    def after_step(self, pipeline: Pipeline, step: int, latents: torch.Tensor) -> Any:
         """Returns what the call returns for the picture predicted after step `step` (from 0), if it
         is due.
 
@@ -68,7 +69,7 @@ class Previews:
             self._num_previews = 0
             return None
 
-    def decode(self, pipeline: Any, latents: torch.Tensor) -> Any:
+    def decode(self, pipeline: Pipeline, latents: torch.Tensor) -> Any:
         """Returns what the request's call would return for these latents."""
 
         def replace(shadow: object, step: int, time: object, tensors: object) -> dict[str, object]:
@@ -117,7 +118,7 @@ class Recorder:
         self._results = results
         self._depth = 0
 
-    def call(self, name: str, method: Callable[[], Any]) -> Any:
+    def call(self, name: str, method: Callable[[], object]) -> object:
         """Make the call."""
         self._depth += 1
         try:
@@ -135,7 +136,7 @@ class Player:
     def __init__(self, results: Mapping[str, list[object]]) -> None:
         self._left = {name: deque(made) for name, made in results.items()}
 
-    def call(self, name: str, method: Callable[[], Any]) -> Any:
+    def call(self, name: str, method: Callable[[], object]) -> object:
         """Instead of the call."""
         return self._left[name].popleft()
 

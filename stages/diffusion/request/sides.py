@@ -50,10 +50,10 @@ def function_of(method: Any) -> ast.FunctionDef | None:
     return part if isinstance(part, ast.FunctionDef) else None
 
 
-def value_of(node: ast.expr, function: ast.FunctionDef, pipeline: Any) -> Any:
+def value_of(node: ast.expr, function: ast.FunctionDef, pipeline: object) -> object:
     """Return what an expression of a pipeline's method is; None for all but simple ones."""
 
-    def value_in(part: ast.expr) -> Any:
+    def value_in(part: ast.expr) -> object:
         return value_of(part, function, pipeline)
 
     match node:
@@ -68,11 +68,11 @@ def value_of(node: ast.expr, function: ast.FunctionDef, pipeline: Any) -> Any:
             return getattr(value_in(owner), name, None)
         case ast.Subscript(value=owner, slice=ast.Constant(value=int(index))):
             found = value_in(owner)
-            is_long = isinstance(found, list | tuple) and index < len(found)
-            return found[index] if is_long else None
+            if isinstance(found, list | tuple) and index < len(found):
+                return found[index]
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            factors = (value_in(left), value_in(right))
-            return math.prod(factors) if all(type(one) is int for one in factors) else None
+            whole = [one for one in (value_in(left), value_in(right)) if type(one) is int]
+            return math.prod(whole) if len(whole) == 2 else None
         case ast.IfExp(body=body, orelse=orelse):  # such as of one transformer or of another
             return next((one for one in map(value_in, (body, orelse)) if one is not None), None)
         case ast.Call(func=ast.Name(id="int"), args=[argument]):

@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Mapping
 from functools import reduce
-from typing import Any
 
 import av
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stages.diffusion.makes import LENGTHS, SOUNDS
 from omnistage.stages.worker.failure import RequestError
 
@@ -56,7 +56,7 @@ def rate_of(pipeline: object, needs_one: bool) -> int | None:
     return None
 
 
-def given_samples(pipeline: Any, data: npt.NDArray[np.float32], rate: float) -> torch.Tensor:
+def given_samples(pipeline: object, data: npt.NDArray[np.float32], rate: float) -> torch.Tensor:
     """Returns audio [channels, n] at the rate and with the channels of a pipeline's own.
 
     Mono is the same on both sides, and stereo is averaged where the pipeline has one channel.
@@ -85,12 +85,12 @@ def length_for_warm_up(known: Collection[str]) -> dict[str, float]:
     return {name: WARM_UP_S for name in LENGTHS if name in known}
 
 
-def sound_arguments(known: Collection[str], body: Mapping[str, Any]) -> dict[str, Any]:
+def sound_arguments(known: Collection[str], body: JsonMap) -> Json:
     """Returns the arguments of a request's length, start, lyrics and `audio` of a video.
 
     Raises RequestError for one that the pipeline does not take.
     """
-    arguments: dict[str, Any] = {}
+    arguments: Json = {}
     for field, names in ARGUMENTS.items():
         if body.get(field) is None:
             continue
@@ -131,7 +131,7 @@ def audio_of(result: object) -> Samples:
     return samples
 
 
-def _samples(made: Any) -> Samples:
+def _samples(made: object) -> Samples:
     while isinstance(made, list | tuple) and made and not isinstance(made[0], int | float):
         made = made[0]
     if isinstance(made, torch.Tensor):

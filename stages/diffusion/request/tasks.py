@@ -22,6 +22,7 @@ from diffusers.pipelines.auto_pipeline import (
 )
 
 from omnistage.stages.diffusion.controlnets import plain_family
+from omnistage.stages.diffusion.pipeline import Pipeline, PipelineCall
 from omnistage.stages.diffusion.request.places import (
     SEVERAL,
     Media,
@@ -34,7 +35,7 @@ from omnistage.stages.worker.failure import RequestError
 
 logger = logging.getLogger(__name__)
 
-WORDS: tuple[Mapping[str, Any], ...] = (
+WORDS: tuple[Mapping[str, type], ...] = (
     AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
     AUTO_TEXT2VIDEO_PIPELINES_MAPPING,
 )
@@ -73,12 +74,12 @@ INPUT = "input_reference"  # the API's name of a video's first picture
 class PipelineTask:
     """A pipeline, the fields of media that it has places for, and those that it needs."""
 
-    pipeline: Any
+    pipeline: Pipeline
     places: Mapping[str, MediaPlace]
     needed: frozenset[str]
 
     @classmethod
-    def of(cls, pipeline: Any, needed: Collection[str] | None = None) -> "PipelineTask":
+    def of(cls, pipeline: Pipeline, needed: Collection[str] | None = None) -> "PipelineTask":
         """Return a pipeline's task; `needed`: None for what its class says."""
         known = arguments_of(pipeline)
         places = places_of(known, takes_several(pipeline))
@@ -115,7 +116,7 @@ class Tasks:
     all: Sequence[PipelineTask]
 
     @classmethod
-    def find(cls, loaded: Any, needed: Collection[str] | None = None) -> "Tasks":
+    def find(cls, loaded: Pipeline, needed: Collection[str] | None = None) -> "Tasks":
         """Return the loaded pipeline's, and what Diffusers' other classes add to it.
 
         `needed`: fields of media without which the loaded one makes nothing; None for what its
@@ -189,7 +190,7 @@ def _readings(media: Media) -> Iterator[Media]:
         yield {**media, "mask": [RequestMedium(np.full((height, width), 255, np.uint8))]}
 
 
-def arguments_of(pipeline: Any) -> Mapping[str, inspect.Parameter]:
+def arguments_of(pipeline: PipelineCall) -> Mapping[str, inspect.Parameter]:
     """Returns what a pipeline can be called with."""
     return inspect.signature(pipeline.__call__).parameters
 
@@ -199,7 +200,7 @@ def takes(known: Mapping[str, inspect.Parameter], name: str) -> bool:
     return name in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
 
 
-def takes_several(pipeline: Any) -> bool:
+def takes_several(pipeline: PipelineCall) -> bool:
     """Return whether a list in `image` is references of one result; by the class, if it is known.
 
     Classes of others than Diffusers may do so, unless they repaint their picture.
@@ -210,7 +211,7 @@ def takes_several(pipeline: Any) -> bool:
     return "strength" not in arguments_of(pipeline)
 
 
-def makes_alpha(pipeline: Any) -> bool:
+def makes_alpha(pipeline: object) -> bool:
     """Returns whether its pictures have an alpha channel: its VAE has four channels of colour."""
     config = getattr(getattr(pipeline, "vae", None), "config", {})
     return 4 in (config.get("out_channels"), config.get("input_channels"))
@@ -243,11 +244,11 @@ def _is_of_pictures(name: str) -> bool:
     return any(name in _names(one) for one in mappings) or any(name in row[1:2] for row in MORE)
 
 
-def _names(mapping: Mapping[str, Any]) -> list[str]:
+def _names(mapping: Mapping[str, type]) -> list[str]:
     return [made.__name__ for made in mapping.values()]
 
 
-def other_classes(made: type, given: Collection[str]) -> list[Any]:
+def other_classes(made: type, given: Collection[str]) -> list[type]:
     """Return Diffusers' other classes over the weights of a pipeline's class.
 
     They are made of what is `given`, a pipeline's components and configuration; those that want
@@ -257,7 +258,7 @@ def other_classes(made: type, given: Collection[str]) -> list[Any]:
     return [one for one in others if _is_made_of(one, given)]
 
 
-def _is_made_of(made: Any, given: Collection[str]) -> bool:
+def _is_made_of(made: type, given: Collection[str]) -> bool:
     missing = [
         key
         for key, parameter in _wanted(made).items()
@@ -268,7 +269,7 @@ def _is_made_of(made: Any, given: Collection[str]) -> bool:
     return not missing
 
 
-def classes_over(made: type) -> list[Any]:
+def classes_over(made: type) -> list[type]:
     """Return a pipeline's class, and Diffusers' for other tasks with the same weights."""
     name = made.__name__
     families = {key for each in MAPPINGS for key, one in each.items() if one.__name__ == name}
@@ -284,7 +285,7 @@ def _wanted(made: Any) -> dict[str, inspect.Parameter]:
     return {k: one for k, one in inspect.signature(made.__init__).parameters.items() if k != "self"}
 
 
-def _others(loaded: Any) -> Iterator[Any]:
+def _others(loaded: Pipeline) -> Iterator[Pipeline]:
     """Yield pipelines of the other classes over the components of one."""
     given = {**loaded.config, **loaded.components}
     others = other_classes(type(loaded), given)

@@ -1,15 +1,16 @@
 """How many tokens a request's words are."""
 
 import copy
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+
+from omnistage.stages.diffusion.pipeline import HasComponents
 
 
 class TokenCounter:
     """Counts with a copy of a pipeline's first tokenizer: the engine's thread uses the other."""
 
-    def __init__(self, pipeline: Any) -> None:
+    def __init__(self, pipeline: HasComponents) -> None:
         tokenizers = (
             component
             for component in pipeline.components.values()

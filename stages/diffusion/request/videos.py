@@ -1,9 +1,9 @@
 """The kinds of output of pipelines, and how many a call makes."""
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from omnistage.stages.diffusion.makes import signature_of
+from omnistage.stages.diffusion.pipeline import Arguments
 from omnistage.stages.messages.to_gateway import PipelineOutput
 from omnistage.stages.worker.failure import RequestError
 
@@ -17,7 +17,7 @@ def output_kind(pipeline: object) -> PipelineOutput:
     return signature_of(type(pipeline)).output
 
 
-def counted(num: int, prompt: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+def counted(num: int, prompt: Arguments, known: Iterable[str]) -> dict[str, object]:
     """Arguments for so many pictures or videos of each prompt, `prompt` being its arguments."""
     name = next((name for name in COUNTS if name in known), None)
     if name is not None:

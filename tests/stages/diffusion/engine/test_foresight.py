@@ -9,7 +9,7 @@ from support.tiny_pipelines import GUIDANCE, Served, Settings, doubled, error, m
 
 from omnistage.stages.diffusion.engine.foresight import Foresight
 from omnistage.stages.diffusion.merging.calls import Call
-from omnistage.stages.diffusion.merging.targets import divided
+from omnistage.stages.diffusion.merging.targets import Denoiser, divided
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 
 
@@ -142,5 +142,6 @@ def test_who_was_guessed_wrongly_is_not_guessed_again() -> None:
     ],
 )
 def test_rows_are_divided_evenly(sizes: list[int], parts: list[list[int]]) -> None:
-    calls = [Call("dit", {}, TorchModes.now(), size) for size in sizes]
+    target = Denoiser("dit", torch.nn.Identity().forward, None)
+    calls = [Call(target, {}, TorchModes.now(), size) for size in sizes]
     assert [[one.size for one in part] for part in divided(calls, 2)] == parts

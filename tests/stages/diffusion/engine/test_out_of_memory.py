@@ -151,7 +151,7 @@ def test_a_trial_that_has_too_little_memory_decides_nothing() -> None:
 
     component = Component("vae.decode", decode, may_merge=True)
 
-    def run(width: int) -> list[torch.Tensor]:
+    def run(width: int) -> list[Any]:
         calls = [component.call((torch.full((1, width), float(n)),), {}) for n in range(2)]
         assert component.may_join(*calls)
         return [one.value for one in targets.outcomes(calls)]

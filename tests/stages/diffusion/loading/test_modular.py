@@ -224,7 +224,7 @@ def test_a_guider_that_hooks_into_the_denoiser_is_refused(tmp_path: Path) -> Non
     guider = SkipLayerGuidance(skip_layer_guidance_layers=[0])
     modular.update_components(guider=guider)
     with pytest.raises(ValueError, match="guider: SkipLayerGuidance changes the denoiser"):
-        type(pipeline)(modular)
+        adapter_class(folder)(modular)
 
 
 def test_serve_and_check_know_a_modular_folder(flux: Path, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ class Config:
 class Parts:
     """A pipeline of which only the call is looked at."""
 
+    __call__: Any
+
     unet: Any = Config
 
     def __init__(self, **attributes: Any) -> None:

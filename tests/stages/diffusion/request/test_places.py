@@ -134,7 +134,7 @@ def test_conditions_are_objects_of_the_pipelines_own_kind(name: str) -> None:
 
 def test_a_picture_has_the_channels_that_the_pipeline_reads() -> None:
     with_alpha = task("QwenImageLayeredPipeline")
-    with_alpha.pipeline.vae = type("Vae", (), {"config": {"input_channels": 4}})()
+    vars(with_alpha.pipeline)["vae"] = type("Vae", (), {"config": {"input_channels": 4}})()
     clear = np.zeros((4, 4, 4), np.uint8)
     for found, mode, corner in (
         (with_alpha, "RGBA", (0, 0, 0, 0)),

@@ -125,8 +125,9 @@ def test_a_preview_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> N
     pipeline = quiet(make_tiny("sd3"))
     arguments = Settings(1, STEPS, 1.0).arguments("sd3")
     previews = Previews(pipeline, ["transformer"], arguments, 3)
-    assert previews.after_step(object(), 1, torch.zeros(1)) is None
-    broken = previews.pipeline
+    nothing: Any = object()
+    assert previews.after_step(nothing, 1, torch.zeros(1)) is None
+    broken: Any = previews.pipeline
     broken._num_timesteps = STEPS  # as in a call, but with nothing recorded
     broken.scheduler.set_timesteps(STEPS)
     assert previews.after_step(broken, 1, torch.zeros(1)) is None
