@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from omnistage.server.realtime.settings import AudioInput, SemanticVad, ServerVad
+from omnistage.server.realtime.audio_settings import AudioInput, SemanticVad, ServerVad
 from omnistage.server.realtime.voice.detectors import Detector
 from omnistage.server.realtime.voice.formats import PCM
 from omnistage.server.realtime.voice.listening import FRAME_MS, FRAME_SAMPLES, Ear, InputBuffer

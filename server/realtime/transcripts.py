@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from omnistage.server.common.deadline import due_at
 from omnistage.server.common.errors import ApiError, internal_error
 from omnistage.server.http.sse import ClientTooSlow
+from omnistage.server.realtime.audio_settings import Transcription
 from omnistage.server.realtime.common import Common
 from omnistage.server.realtime.items import Item
-from omnistage.server.realtime.settings import Transcription
 from omnistage.server.realtime.voice.formats import UserAudio
 from omnistage.server.tasks.service import LocalCaller
 from omnistage.server.tasks.transcription import run_transcription

@@ -2,8 +2,8 @@
 
 from omnistage.server.common.errors import unsupported
 from omnistage.server.common.fields import parse
+from omnistage.server.realtime.audio_settings import Options
 from omnistage.server.realtime.settings import (
-    Options,
     RealtimeSettings,
     ResponseSettings,
     Settings,

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from omnistage.server.common.errors import ApiError
+from omnistage.server.realtime.audio_settings import SemanticVad, ServerVad
 from omnistage.server.realtime.beta import without_flat
 from omnistage.server.realtime.settings import (
     RealtimeSettings,
-    SemanticVad,
-    ServerVad,
     TranscriptionSettings,
     session_object,
 )

@@ -9,8 +9,8 @@ from support.onnx_files import model
 from support.realtime import silence, tone
 from transformers import WhisperFeatureExtractor
 
+from omnistage.server.realtime.audio_settings import AudioInput, SemanticVad, ServerVad
 from omnistage.server.realtime.hearing import Hearing
-from omnistage.server.realtime.settings import AudioInput, SemanticVad, ServerVad
 from omnistage.server.realtime.voice.detectors import EnergyDetector
 from omnistage.server.realtime.voice.judge import TurnJudge
 from omnistage.server.realtime.voice.log_mel import Floats, log_mel
