@@ -132,6 +132,7 @@ BESIDE: Table = {
     "stages": ("cpu_shim", "dummy_weights"),
     "stages/diffusion": (
         "stage",
+        "assembly",
         "family",
         "makes",
         "class_source",

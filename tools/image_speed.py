@@ -28,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.memory import GIB
+from omnistage.stages.diffusion.assembly import WARM_UP_STEPS
 from omnistage.stages.diffusion.blocks.compiled import is_compiled, undo
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
 from omnistage.stages.diffusion.control.step_cache import CONFIGS
@@ -38,7 +39,6 @@ from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptio
 from omnistage.stages.diffusion.loading.movable import Movable
 from omnistage.stages.diffusion.loading.offload import OFFLOADS
 from omnistage.stages.diffusion.loading.other_weights import modules_of
-from omnistage.stages.diffusion.stage import WARM_UP_STEPS
 
 MATRIX = 8192
 MAX_ERROR = 500  # letters

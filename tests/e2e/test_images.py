@@ -26,8 +26,8 @@ from support.server import TinyServer
 
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.pick import pick_graph
+from omnistage.stages.diffusion.assembly import OPTIONS
 from omnistage.stages.diffusion.loading.loading import LoadOptions
-from omnistage.stages.diffusion.stage import OPTIONS
 from omnistage.stages.worker.snapshots import INTERVAL_S
 
 pytestmark = pytest.mark.engine

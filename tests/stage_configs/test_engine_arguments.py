@@ -13,7 +13,7 @@ from omnistage.stage_configs.graph_file import GraphError, load_graph
 
 
 def test_a_diffusion_stage_takes_those_that_are_known() -> None:
-    from omnistage.stages.diffusion.stage import OPTIONS
+    from omnistage.stages.diffusion.assembly import OPTIONS
 
     assert engine_arguments.engine_arguments("diffusers") == OPTIONS
 

@@ -168,7 +168,7 @@ async def test_its_client_is_told_what_happened(
     torch.set_num_threads(1)
     stage, outputs = stage_over(tiny_qwen_image, height=32, width=32)
     await stage.start()
-    hunger = Hunger(stage._loaded.pipeline.transformer)
+    hunger = Hunger(stage._made.loaded.pipeline.transformer)
 
     def ask(name: str, seed: int) -> "asyncio.Task[None]":
         body = {"prompt": "a cat", "height": 32, "width": 32, "num_inference_steps": NUM_STEPS}

@@ -79,9 +79,9 @@ async def test_requests_alone_and_three_at_once_equal_the_bare_modular_pipeline(
 
     for index in range(3):
         await ask(index, "alone")
-    stage._engine.batch_sizes.clear()
+    stage._made.engine.batch_sizes.clear()
     await asyncio.gather(*(ask(index, "together") for index in range(3)))
-    sizes = stage._engine.batch_sizes
+    sizes = stage._made.engine.batch_sizes
     await stage.close()
     bare = load_bare(folder)
     for index, settings in enumerate(SETTINGS):
