@@ -63,7 +63,7 @@ class DiffusionStage:
         made = await asyncio.to_thread(assemble, model, name, options, given, self._ranks)
         self._made = made
         self._metrics = DiffusionMetrics(made.engine, made.control.embeddings)
-        bound = options.bound.bound(made.tasks, made.engine.speed, self._ports.deadlines)
+        bound = options.bound.bound(made.tasks, made.engine.learned.speed, self._ports.deadlines)
         return Ready(
             sample_rate_hz=made.rate_hz,
             commands=made.control.commands,

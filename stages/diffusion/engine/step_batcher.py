@@ -9,32 +9,27 @@ lanes, so that steps do not wait for them.
 """
 
 import itertools
-import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
-from omnistage.stages.diffusion.blocks.compiled import is_compiled
-from omnistage.stages.diffusion.engine.changed_attention import attention_kept
 from omnistage.stages.diffusion.engine.compute_threads import ComputeThreads, run_here
 from omnistage.stages.diffusion.engine.hidden_state import HiddenState
+from omnistage.stages.diffusion.engine.inbox import Arrivals, Inbox
 from omnistage.stages.diffusion.engine.job import Job, wait_for_turn
-from omnistage.stages.diffusion.engine.order import Order
 from omnistage.stages.diffusion.engine.side_lane import MAX_ROWS, Errand, SideLanes, lend
-from omnistage.stages.diffusion.engine.speed import Speed, Stopwatch, Trials
 from omnistage.stages.diffusion.engine.step_count import Report, StepCount
 from omnistage.stages.diffusion.engine.switchboard import Switchboard, find_denoisers, side_targets
-from omnistage.stages.diffusion.loading.components import controls_in, modules_in
+from omnistage.stages.diffusion.engine.warm_up import WarmUp
+from omnistage.stages.diffusion.loading.components import modules_in
 from omnistage.stages.diffusion.merging.calls import Call
-from omnistage.stages.diffusion.merging.learning import calls_of_two, first_calls, learn
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.merging.stopping import Checkpoints
 from omnistage.stages.diffusion.merging.targets import (
@@ -45,8 +40,6 @@ from omnistage.stages.diffusion.merging.targets import (
     outcomes,
 )
 from omnistage.stages.diffusion.pipeline import Pipeline
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -76,42 +69,32 @@ class StepBatcher:
         pipeline without a denoiser.
         """
         self._pipeline = pipeline
-        self._beside = beside
         self._has_room_beside = beside is not None and beside.num_groups > 1
         self._max_batch = max_batch
         self._jobs: list[Job] = []
-        self._new: list[Job] = []
-        self._done: list[Errand] = []
-        self._passed: list[Errand] = []  # which waited in a lane while others were done
-        self._pings: list[Future[None]] = []
-        self._orders: list[Order[Any]] = []
+        self._inbox = Inbox()
         self._numbers = itertools.count()
         self._num_forwards = 0
-        self._num_errands = 0
         self.num_foreseen = 0  # calls that were made beside the one before them
         self.batch_sizes: Counter[int] = Counter()  # forwards, by how many requests shared them
-        self._changed = threading.Condition()
-        self._is_closed = False
         self._denoisers = denoisers or find_denoisers(pipeline)
-        self._controls = controls_in(pipeline)
-        self._runs_one = False  # a request at a time
-        self.alone_because = ""  # why no forward is shared, if none can be
         self._device = next(next(iter(self._denoisers.values())).parameters()).device
         self._switchboard = Switchboard()
         # Without lanes all is computed in the engine's thread.
         is_cpu = self._device.type == "cpu" and has_side_lanes
         self._threads = ComputeThreads() if is_cpu else None
         self._compute = run_here if self._threads is None else self._threads.run
-        self.speed: Speed | None = None  # if it is measured and could be told
-        targets = self._compute(partial(self._learned, once, twice, measures_speed))
+        warm_up = WarmUp(pipeline, self._denoisers, once, twice, beside)
+        self.learned = self._compute(partial(warm_up.run, self._device, measures_speed))
+        stepped = warm_up.stepped
         self._lanes: SideLanes | None = None
         if has_side_lanes:
             max_rows = min(MAX_ROWS, max_batch)
-            self._lanes = SideLanes(self._take_back, self._device, self._compute, max_rows)
-            for owner, method, component in list(side_targets(pipeline, self._stepped)):
+            self._lanes = SideLanes(self._inbox.take_back, self._device, self._compute, max_rows)
+            for owner, method, component in list(side_targets(pipeline, stepped)):
                 self._switchboard.connect(owner, method, component, wait_for_turn)
-        for name, target in targets.items():
-            self._switchboard.connect(self._stepped[name], "forward", target, wait_for_turn)
+        for name, target in self.learned.targets.items():
+            self._switchboard.connect(stepped[name], "forward", target, wait_for_turn)
         parts = [*self._denoisers.values(), *(part for _, part in modules_in(pipeline))]
         self._checkpoints = Checkpoints(parts, self._device)
         self._thread = threading.Thread(target=self._run, name="omnistage-dit", daemon=True)
@@ -138,11 +121,7 @@ class StepBatcher:
         direct = list(pipeline.components) if self._lanes is None else []
         steps = None if on_step is None else StepCount(on_step)
         job = Job(next(self._numbers), pipeline, arguments, setting, direct, steps)
-        with self._changed:
-            if self._is_closed:
-                raise RuntimeError("the engine is closed")
-            self._new.append(job)
-            self._changed.notify()
+        self._inbox.submit(job)
         return job
 
     def cancel(self, job: Job) -> None:
@@ -150,41 +129,29 @@ class StepBatcher:
 
         What is computed for it ends at the next module, unless others share it.
         """
-        with self._changed:
-            job.cancel()
-            self._changed.notify()
+        self._inbox.cancel([job])
 
     @property
     def progress(self) -> int | None:
         """A number that grows as long as what runs gets on; None: nothing runs."""
         is_busy = self._lanes is not None and self._lanes.is_busy
-        if not (self._jobs or self._new or is_busy):
+        if not (self._jobs or self._inbox.jobs or is_busy):
             return None
-        return self._checkpoints.num_passed + self._num_forwards + self._num_errands
+        return self._checkpoints.num_passed + self._num_forwards + self._inbox.num_done
 
     def ping(self) -> "Future[None]":
         """Done when the engine's thread is between two steps."""
-        answer: Future[None] = Future()
-        with self._changed:
-            self._pings.append(answer)
-            self._changed.notify()
-        return answer
+        return self._inbox.ping()
 
     def between_steps(self, function: Callable[[], T]) -> "Future[T]":
         """Run it in the engine's thread while no part of the pipeline runs."""
-        order = Order(function)
-        with self._changed:
-            self._orders.append(order)
-            self._changed.notify()
-        return order.result
+        return self._inbox.order(function)
 
     def close(self) -> None:
         """Cancel all requests and end the threads; the pipeline is as it was."""
-        with self._changed:
-            self._is_closed = True
-            for job in (*self._jobs, *self._new):
-                job.cancel()
-            self._changed.notify()
+        with self._inbox.changed:
+            self._inbox.close()
+            self._inbox.cancel(self._jobs)
         self._thread.join()
         if self._lanes is not None:
             self._lanes.close()
@@ -193,122 +160,55 @@ class StepBatcher:
         self._switchboard.close()
         self._checkpoints.close()
 
-    def _learned(
-        self, once: Mapping[str, object], twice: Mapping[str, object], measures_speed: bool
-    ) -> dict[str, Denoiser]:
-        watch = Stopwatch(self._pipeline, self._denoisers, self._device)
-        with watch.timed() as took_once, attention_kept(self._denoisers) as is_kept:
-            first = first_calls(self._pipeline, self._stepped, once)
-        with watch.timed() as took_twice:
-            second = calls_of_two(self._pipeline, self._stepped, once, twice, first)
-        warm_up = took_once()
-        if measures_speed and warm_up is not None:
-            self.speed = warm_up.best(took_twice())
-            modules = chain(*(module.modules() for module in self._denoisers.values()))
-            if not any(map(is_compiled, modules)):  # each size would be compiled
-                self.speed = Trials(self._pipeline, once, watch).speed(self.speed)
-        if not self._denoisers.keys() & first.keys():
-            names = ", ".join(self._denoisers)
-            raise ValueError(f"the pipeline did not call its denoiser: {names}")
-        if not is_kept():
-            self.alone_because = "a call changes the denoiser's attention: one request at a time"
-            self._runs_one = True
-        elif not second:
-            self.alone_because = "calls for two pictures cannot be made"
-        made = {}
-        axes = None
-        for name, module in self._stepped.items():
-            if name in first and name in second:
-                axes = learn(module, first[name], second[name])
-            elif name in self._controls:
-                axes = None
-            # one that two short calls do not reach is of the same kind as the one before it
-            made[name] = Denoiser(name, module.forward, axes, self._beside)
-        if not any(made[name].may_merge for name in self._denoisers) and not self.alone_because:
-            self.alone_because = "merged calls of the denoiser differ from single ones"
-        if self.alone_because:
-            logger.warning("no forwards are shared: %s", self.alone_because)
-        return made
-
-    @property
-    def _stepped(self) -> dict[str, torch.nn.Module]:
-        """Returns the modules that run at each step: requests share their forwards."""
-        return {**self._denoisers, **self._controls}
-
-    def _take_back(self, batch: Sequence[Errand], behind: Sequence[Errand]) -> None:
-        """In a lane's thread."""
-        with self._changed:
-            self._done += batch
-            self._passed += behind
-            self._num_errands += len(batch)
-            self._changed.notify()
-
     # The engine's thread
 
     @torch.inference_mode()
     def _run(self) -> None:
-        while self._take_news():
+        while True:
+            arrivals = self._inbox.take(lambda: self._is_busy, lambda: self._room)
+            if self._inbox.is_closed and not (self._jobs or arrivals.jobs or self._inbox.jobs):
+                return
+            self._take(arrivals)
             for job in [job for job in self._jobs if job.is_cancelled]:
                 self._end(job)
-            self._obey()
+            for order in arrivals.orders:
+                with nullcontext() if self._lanes is None else self._lanes.held():
+                    self._compute(order.obey)
             batch = self._next_batch()
             if batch:
                 self._step(batch)
 
-    def _take_news(self) -> bool:
-        """Wait until there is something to do, and begin with what came; False: all is over."""
-        with self._changed:
-            while not (self._has_news or self._has_steps):
-                self._changed.wait()
-            last = len(self._new) if not self._runs_one else int(not self._jobs)
-            new, self._new = self._new[:last], self._new[last:]
-            pings, self._pings = self._pings, []
-            done, self._done = self._done, []
-            passed, self._passed = self._passed, []
-            if self._is_closed and not self._jobs and not (new or self._new):
-                return False
-        for ping in pings:
+    def _take(self, arrivals: Arrivals) -> None:
+        """Begin with what came."""
+        for ping in arrivals.pings:
             ping.set_result(None)
-        for job in new:
+        for job in arrivals.jobs:
             self._begin(job)
-        for errand in done:
+        for errand in arrivals.done:
             self._deliver(errand)
         self._run_sent()
-        for job in self._jobs if passed else ():
-            if job.errand in passed:
+        for job in self._jobs if arrivals.passed else ():
+            if job.errand in arrivals.passed:
                 job.on_wait()
-        return True
-
-    def _obey(self) -> None:
-        with self._changed:
-            orders, self._orders = self._orders, []
-        for order in orders:
-            with nullcontext() if self._lanes is None else self._lanes.held():
-                self._compute(order.obey)
 
     def _begin(self, job: Job) -> None:
         if job.is_cancelled:
             job.result.set_exception(CancelledError())
             return
-        with self._changed:
+        with self._inbox.changed:
             self._jobs.append(job)
         job.start(HiddenState(self._denoisers.values()))
         self._note(job)
 
     @property
-    def _has_news(self) -> bool:
-        return bool(
-            (self._new and not (self._runs_one and self._jobs))
-            or self._pings
-            or self._orders
-            or self._done
-            or self._is_closed
-            or any(job.is_cancelled for job in self._jobs)
-        )
+    def _is_busy(self) -> bool:
+        """Returns whether requests wait for a step, or for their end."""
+        return any(job.errand is None or job.is_cancelled for job in self._jobs)
 
     @property
-    def _has_steps(self) -> bool:
-        return any(job.errand is None for job in self._jobs)
+    def _room(self) -> int:
+        """Returns how many requests may begin now."""
+        return int(not self._jobs) if self.learned.runs_one else len(self._inbox.jobs)
 
     def _deliver(self, errand: Errand) -> None:
         job = next((job for job in self._jobs if job.errand is errand), None)
@@ -322,7 +222,7 @@ class StepBatcher:
     def _note(self, job: Job) -> None:
         """A request waits again, or has ended."""
         if job.is_ended:
-            with self._changed:
+            with self._inbox.changed:
                 self._jobs.remove(job)
             return
         job.waits_since = self._num_forwards
@@ -336,7 +236,7 @@ class StepBatcher:
             if job.errand is not None and self._lanes is not None:
                 self._lanes.cancel(job.errand)
             job.end()
-        with self._changed:
+        with self._inbox.changed:
             self._jobs.remove(job)
 
     def _next_batch(self) -> list[Job]:

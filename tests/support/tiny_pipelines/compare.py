@@ -76,7 +76,7 @@ def compare(made: Any, twins: tuple[Any, Any] | None = None) -> Comparison:
     with closing(StepBatcher(pipeline, once, double, has_side_lanes=False)) as engine:
         in_step = _results(engine, pipeline, seeds)
         batches = dict(engine.batch_sizes)
-        reason = engine.alone_because
+        reason = engine.learned.alone_because
     gap = max(distance(together, wanted), distance(in_step, wanted))
     return Comparison(distance(alone, wanted), gap, batches, reason)
 

@@ -142,9 +142,9 @@ def test_an_engine_measures_its_speed_and_leaves_the_pipeline_as_it_was() -> Non
     once = Settings(0).arguments("qwen-image")
     engine = StepBatcher(pipeline, once, doubled(once), measures_speed=True)
     engine.close()
-    assert engine.speed is not None
-    assert engine.speed.pixels >= 32 * 32
-    assert 0 < engine.speed.step_s < 60
-    assert 0 < engine.speed.decode_s < 60
+    assert engine.learned.speed is not None
+    assert engine.learned.speed.pixels >= 32 * 32
+    assert 0 < engine.learned.speed.step_s < 60
+    assert 0 < engine.learned.speed.decode_s < 60
     for part in (pipeline.transformer, pipeline.vae):
         assert not {"forward", "decode"} & vars(part).keys()

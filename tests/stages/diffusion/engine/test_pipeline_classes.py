@@ -47,7 +47,7 @@ def test_a_pipeline_that_changes_its_denoiser_has_one_request_at_a_time() -> Non
     torch.set_num_threads(1)
     pipeline = build(diffusers.StableDiffusionPAGPipeline)
     with closing(StepBatcher(pipeline, *short_calls(pipeline))) as engine:
-        assert "one request at a time" in engine.alone_because
+        assert "one request at a time" in engine.learned.alone_because
         jobs = [engine.submit(**arguments(pipeline, seed)) for seed in range(3)]
         engine.cancel(jobs[1])
         assert [len(jobs[index].result.result(TIMEOUT_S).images) for index in (0, 2)] == [1, 1]
