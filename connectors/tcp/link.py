@@ -52,7 +52,6 @@ from omnistage.connectors.tcp.orders import (
 )
 from omnistage.connectors.tcp.wire import TlsWire, Wire, connecting, tls_context
 
-HANDSHAKE_S = 2.0
 REDIAL_S = 0.1
 MAX_STRANGERS = 64  # that have not proved themselves; the oldest goes first
 TELL_REFUSED_S = 60.0
@@ -121,12 +120,23 @@ class Link:
 
     def run(self) -> None:
         """Until the owner is gone."""
+        now = time.monotonic()
         while self._on_ready:
-            for file, _ in self._poll.poll(self._sleep_s()):
+            awake_by = now + (sleep_s := self._sleep_s(now))
+            for file, _ in self._poll.poll(sleep_s):
                 on_ready = self._on_ready.get(file)
                 if on_ready is not None:
                     on_ready()
-            self._keep_time(time.monotonic())
+            now = time.monotonic()
+            self._excuse(now - awake_by, now)
+            self._keep_time(now)
+
+    def _excuse(self, late_s: float, now: float) -> None:
+        """Count no time as silence of peers in which this process did not run itself."""
+        if late_s > self._settings.beat_s:
+            for connection in (*self._unproved, *(one for _, one in self._open())):
+                connection.begun_at = min(now, connection.begun_at + late_s)
+                connection.heard_at = min(now, connection.heard_at + late_s)
 
     def _watch(self, file: int, on_ready: Callable[[], None]) -> None:
         self._on_ready[file] = on_ready
@@ -137,19 +147,20 @@ class Link:
         with suppress(OSError):  # a file that is closed is waited on no longer
             self._poll.unregister(file)
 
-    def _sleep_s(self) -> float:
+    def _sleep_s(self, now: float) -> float:
+        handshake_s, patience_s = self._settings.handshake_s, self._settings.patience_s
         times = [self._beat_at]
-        times += [one.begun_at + HANDSHAKE_S for one in self._unproved]
+        times += [one.begun_at + handshake_s for one in self._unproved]
         times += [peer.dial_at for peer in self._peers.values() if peer.dial_at]
-        patience_s = self._settings.patience_s
         times += [one.heard_at + patience_s for _, one in self._open()]
-        return max(0.0, min(times) - time.monotonic())
+        return max(0.0, min(times) - now)
 
     def _open(self) -> list[tuple[Peer, PeerConnection]]:
         return [(one, one.connection) for one in self._peers.values() if one.connection is not None]
 
     def _keep_time(self, now: float) -> None:
-        for connection in [one for one in self._unproved if now > one.begun_at + HANDSHAKE_S]:
+        handshake_s = self._settings.handshake_s
+        for connection in [one for one in self._unproved if now > one.begun_at + handshake_s]:
             self._refuse(connection, "it says nothing")
         for peer, connection in self._open():
             if now > connection.heard_at + self._settings.patience_s:

@@ -11,7 +11,8 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     `secret`: the run's, the same on all of its nodes. `host`, `port`: where it listens; port 0 is
     any free one. `certificate`, `key`: files in PEM, the same on all nodes: then all is encrypted;
     a link reads them when it starts. `beat_s`: how often links say that they live; `patience_s`:
-    how long a peer may say nothing.
+    how long a peer may say nothing; `handshake_s`: how long one that connects may take to prove
+    that it knows the secret.
     """
 
     secret: bytes
@@ -21,6 +22,7 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     beat_s: float = 0.5
     patience_s: float = 1.5
+    handshake_s: float = 2.0
 
 
 class Meet(msgspec.Struct, frozen=True, tag=True):

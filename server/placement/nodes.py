@@ -17,6 +17,7 @@ from omnistage.server.placement.agent import Agent, Loss, News
 from omnistage.server.placement.joints import Joints
 from omnistage.server.placement.node_agent import OURS
 from omnistage.server.runtime.channels import Channels
+from omnistage.server.runtime.standstill import patience
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.loading import write_loading
 
@@ -94,7 +95,7 @@ class RunningNode:
     async def _follow(self, on_losses: Callable[["RunningNode", Sequence[Loss]], None]) -> None:
         try:
             while True:
-                async with asyncio.timeout(self._hang_s):
+                async with patience(self._hang_s):
                     news = await self.agent.news()
                 self._tell(news)
                 on_losses(self, news.losses)
@@ -131,7 +132,7 @@ class RunningNode:
         """Have the agent do something, for which it may take longer than another call."""
         patience_s = self._hang_s + more_s
         try:
-            async with asyncio.timeout(patience_s):
+            async with patience(patience_s):
                 await asked
         except NodeLost as error:
             self.lose(self.gone(error))

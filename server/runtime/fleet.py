@@ -226,6 +226,12 @@ class Fleet:
         loop.remove_reader(link.requests.fileno())
         link.close()
 
+    def excuse(self, seconds: float) -> None:
+        """Count no such time as silence of a stage: this process did not run."""
+        logger.info("the server stood still for %.1f s", seconds)
+        for keeper in self._keepers.values():
+            keeper.supervisor.excuse(seconds)
+
     # State
 
     async def loaded(self) -> None:

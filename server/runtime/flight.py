@@ -127,6 +127,7 @@ class Flight:
         """Put the deadline of each unfinished output off."""
         for kind in self.unfinished:
             self.deadlines[kind] += seconds
+        self._extend_patience()
 
     @property
     def next_due(self) -> str:

@@ -77,6 +77,13 @@ class Flights:
         """Have it called with every request that leaves the graph, however it ended."""
         self._watchers.append(on_end)
 
+    def excuse(self, seconds: float) -> None:
+        """Count no such time as delay of an output or of a text: this process did not run."""
+        for flight in self._flights.values():
+            if flight.request.text is not None:
+                flight.request.text.extend(seconds)
+            flight.extend(seconds)
+
     async def drained(self, links: Collection[StageLink]) -> None:
         """Every request that has one of these replicas in its path has ended."""
         while flight := next((one for one in self._flights.values() if one.needs(links)), None):

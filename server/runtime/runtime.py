@@ -12,6 +12,7 @@ from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.readiness import stopping
 from omnistage.server.runtime.scaling import Scaling
 from omnistage.server.runtime.stage_link import Release, StageLauncher, release_nothing
+from omnistage.server.runtime.standstill import Standstills
 from omnistage.stage_configs.graph import StageGraph
 
 
@@ -34,6 +35,7 @@ class Runtime:
         self.scaling = Scaling(self.fleet, self.draining)
 
     async def __aenter__(self) -> Self:
+        self._standstills = Standstills(self._excuse)
         try:
             await self.fleet.start()
         except BaseException:
@@ -44,11 +46,16 @@ class Runtime:
     async def __aexit__(self, *_: object) -> None:
         await self._close()
 
+    def _excuse(self, seconds: float) -> None:
+        self.fleet.excuse(seconds)
+        self.flights.excuse(seconds)
+
     async def _close(self) -> None:
         await self.scaling.close()
         await self.fleet.stop_restarts()
         self.end_requests()
         await self.fleet.close()
+        self._standstills.stop()
 
     def end_requests(self) -> None:
         """Fail every request and command in flight: the server is about to end."""

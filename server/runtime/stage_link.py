@@ -294,6 +294,21 @@ class OwnedStage(StageLink):
             stuck_at=None,
         )
 
+    def excuse(self, seconds: float) -> None:
+        """Count no such time as silence: nobody could hear it."""
+        now = asyncio.get_running_loop().time()
+
+        def later(at: float | None) -> float | None:
+            return None if at is None else min(now, at + seconds)
+
+        record = self._record
+        self._record = replace(
+            record,
+            alive_at=min(now, record.alive_at + seconds),
+            compiles_since=later(record.compiles_since),
+            stuck_at=later(record.stuck_at),
+        )
+
     def close(self) -> None:
         """Close its channels' ends: the server ends."""
         self._record = replace(self._record, state=StageState.DEAD)

@@ -100,6 +100,11 @@ class Supervisor:
         is_loading = self._link.record.state is StageState.LOADING
         await self._handle.stop(LOADING_GRACE_S if is_loading else READY_GRACE_S)
 
+    def excuse(self, seconds: float) -> None:
+        """Let the stage be late by so much more."""
+        self._started_at += seconds
+        self._link.excuse(seconds)
+
     async def _start(self) -> None:
         self._started_at = asyncio.get_running_loop().time()
         self._handle = self._launch(self._link.name, self._directory)

@@ -29,6 +29,11 @@ class TextInput:
         self._waiting.append(text)
         self._changed.set()
 
+    def extend(self, seconds: float) -> None:
+        """Put the deadline of the next piece off."""
+        self._gap_by += seconds
+        self._whole_by += seconds
+
     def end(self) -> None:
         """No more will come."""
         self.is_whole = True
