@@ -52,7 +52,7 @@ def no_descriptor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     before = open_descriptors()
     yield
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 60.0
     while left := {item for item in open_descriptors() - before if not is_kept(item[1])}:
         assert time.monotonic() < deadline, left
         gc.collect()

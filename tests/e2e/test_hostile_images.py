@@ -51,7 +51,7 @@ async def be_overdue(server: TinyServer) -> None:
 
 
 async def hang_up(server: TinyServer) -> None:
-    async with httpx.AsyncClient(timeout=GIVEN_UP_AFTER_S) as client:
+    async with httpx.AsyncClient(timeout=httpx.Timeout(60, read=GIVEN_UP_AFTER_S)) as client:
         with pytest.raises(httpx.ReadTimeout):
             await client.post(f"{server.url}/v1/images/generations", json=LONG)
 

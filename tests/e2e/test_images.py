@@ -19,10 +19,12 @@ import yaml
 from diffusers import AutoPipelineForImage2Image, AutoPipelineForInpainting
 from openai import BadRequestError, OpenAI
 from PIL import Image
+from support.hanging_up import ask_and_hang_up
 from support.image_requests import STEPS, ask, expected, is_same, pictures_of
 from support.metrics_docs import documented, exposed, families_in
 from support.pictures import file_of, mask_png, pixels_of, png
 from support.server import TinyServer
+from support.waiting import until
 
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.pick import pick_graph
@@ -105,12 +107,21 @@ async def test_other_formats(images: TinyServer, form: str) -> None:
     assert answer["output_format"] == form
 
 
+async def num_sent(server: TinyServer) -> int:
+    """How many chunks the stage has sent, once it has no request."""
+    await assert_nothing_is_held(server)
+    count: int = server.health()["dit"]["chunks_out"]
+    return count
+
+
 async def test_a_client_that_hangs_up_ends_its_request(images: TinyServer) -> None:
+    before = await num_sent(images)
+    pictures_of(await ask(images, "a cat", 1))
+    whole = await num_sent(images) - before
     body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 1000}
-    async with httpx.AsyncClient(timeout=2) as client:
-        with pytest.raises(httpx.ReadTimeout):
-            await client.post(f"{images.url}/v1/images/generations", json=body)
-    await assert_nothing_is_held(images)
+    url = f"{images.url}/v1/images/generations"
+    await ask_and_hang_up(url, lambda: images.health()["dit"]["running"], json=body)
+    assert await num_sent(images) - before - whole < whole, "it was made to its end"
 
 
 def test_a_client_that_leaves_after_a_preview_ends_its_request(
@@ -129,10 +140,11 @@ def test_a_client_that_leaves_after_a_preview_ends_its_request(
 
 
 async def assert_nothing_is_held(server: TinyServer) -> None:
-    started = time.monotonic()
-    while (dit := server.health()["dit"])["running"] or any(dit["held"].values()):
-        assert time.monotonic() - started < 5, dit
-        await asyncio.sleep(0.05)
+    def is_free() -> bool:
+        dit = server.health()["dit"]
+        return not dit["running"] and not any(dit["held"].values())
+
+    await until(is_free)
 
 
 async def test_what_the_pipeline_cannot_make_is_a_400(images: TinyServer) -> None:
@@ -161,7 +173,7 @@ async def test_what_would_be_late_is_a_400_before_it_begins(
 ) -> None:
     before = images.health()["dit"]["requests_total"]
     url = f"{images.url}/v1/{path}"
-    async with httpx.AsyncClient(timeout=5) as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         if path == EDIT:
             files = {"image": ("a.png", png(64, 64))}
             answer = await client.post(url, data={**TOO_MUCH, **more}, files=files)
@@ -374,7 +386,7 @@ async def test_a_picture_is_counted_by_its_stage_and_the_documentation_lists_the
             break
     assert (await ask(images, "a cat", 1, n=2)).status_code == 200
     wanted = {"image_steps_count": 1, "image_steps_sum": STEPS, "image_seconds_count": 1}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         now = counts()
         grown = {name: now[f"omnistage_{name}"] - before[f"omnistage_{name}"] for name in wanted}

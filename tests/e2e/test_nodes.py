@@ -213,5 +213,5 @@ async def check_a_node_that_is_killed_under_load(server: TinyServer, nodes: RayN
     assert server.health()["thinker"]["generation"] == 1
     nodes.add()
     ready = f"{server.url}/ready"
-    await until(lambda: httpx.get(ready, timeout=30).status_code == 200, START_S)
+    await until(lambda: httpx.get(ready, timeout=60).status_code == 200, START_S)
     await until(lambda: not server.held(), SLOW_S)

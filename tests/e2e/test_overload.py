@@ -92,7 +92,7 @@ def slow_client(server: TinyServer, body: bytes) -> socket.socket:
 
 async def all_begun(server: TinyServer) -> None:
     """Until the talker has all the long requests."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while server.health()["talker"]["running"] < SLOW:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

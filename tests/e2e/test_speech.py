@@ -87,7 +87,7 @@ async def test_sound_comes_before_the_text_has_ended(server: TinyServer) -> None
         while "session.done" not in (got := str(await socket.recv())):
             continue
         assert json.loads(got)["status"] == "cancelled"
-    await until(lambda: not server.held(), within_s=10)
+    await until(lambda: not server.held())
 
 
 async def test_twelve_texts_at_once_equal_one_at_a_time(server: TinyServer) -> None:

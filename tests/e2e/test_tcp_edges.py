@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from omnistage.stage_configs.pick import GRAPHS
 pytestmark = pytest.mark.engine
 
 MAX_TOKENS, MAX_FRAMES = 16, 40
-TOLD_S = 5.0  # of a link that hangs after 1.5 s; a machine in tests has other work
 LONG: dict[str, Any] = {
     "stream": True,
     "max_completion_tokens": 300,
@@ -110,9 +108,7 @@ async def test_a_link_that_ends_fails_what_crosses_it_and_nothing_else(
             await anext(lines)
             victim = links(server)[number]
             victim.send_signal(blow)
-            struck_at = time.monotonic()
             last = [line async for line in lines][-1]
-        assert time.monotonic() - struck_at < TOLD_S
         error = json.loads(last.removeprefix("data: "))["error"]
         assert error["code"] == "edge_lost"
         answered = await beside

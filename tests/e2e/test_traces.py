@@ -78,7 +78,7 @@ async def test_vllm_s_own_spans_lie_below_those_of_their_stages(
 async def test_a_request_can_be_asked_for_after_its_answer(server: TinyServer) -> None:
     reply = await server.ask(HELLO)
     headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
-    async with httpx.AsyncClient(timeout=10, headers=headers) as client:
+    async with httpx.AsyncClient(timeout=60, headers=headers) as client:
         told = (await client.get(f"{server.url}/admin/traces/{reply.raw['id']}")).json()
     assert [stage["stage"] for stage in told["stages"]] == ["thinker", "talker", "code2wav"]
     assert told["steps"][-1]["event"] == "first_audio"

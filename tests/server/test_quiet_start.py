@@ -116,7 +116,7 @@ def test_a_log_that_is_no_terminal_has_every_line_and_when_the_server_is_ready(
         assert httpx.get(f"{url}/ready").status_code == 200
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     text = log.read_text()
     assert text.count("warns of") == NOISE * len(STAGES)
     assert not (tmp_path / "omnistage").exists()

@@ -244,8 +244,10 @@ def check_streams(streams: Sequence[Stream], victim: Victim, blow: signal.Signal
     hit = [one for one in streams if victim.role != "tracker" and victim.stage in one.needs]
     failed = [one for one in hit if one.error is not None]
     for stream in failed:
+        message = str((stream.error or {})["message"])
         assert stream.has_finished
-        assert victim.stage in str((stream.error or {})["message"])
+        assert victim.stage in message
+        assert ("no sign of life" in message) == (blow is signal.SIGSTOP), message
     for stream in streams:
         assert stream in failed or stream.is_whole, (str(victim), vars(stream))
     if blow is signal.SIGKILL:
@@ -371,7 +373,7 @@ def kept_folders(pid: int) -> Iterator[None]:
 async def ready_again(server: TinyServer, within_s: float = 120.0) -> None:
     """Until every stage serves."""
     started = time.monotonic()
-    async with httpx.AsyncClient(timeout=10, verify=VERIFY) as client:
+    async with httpx.AsyncClient(timeout=60, verify=VERIFY) as client:
         while (await client.get(f"{server.url}/ready")).status_code != 200:
             assert time.monotonic() - started < within_s
             await asyncio.sleep(0.1)

@@ -108,4 +108,4 @@ def running_collector() -> Iterator[Collector]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(60)

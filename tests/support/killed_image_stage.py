@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from typing import Any
 
 from support.chaos import ready_again, victims
@@ -27,12 +26,12 @@ async def check_a_killed_stage(server: TinyServer, stage: str, role: str, bare: 
     os.kill(
         next(v for v in victims(server) if (v.stage, v.role) == (stage, role)).pid, signal.SIGKILL
     )
-    struck_at = time.monotonic()
     for answer in await asyncio.gather(*running):
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "stage_unavailable"
-        assert stage in answer.json()["error"]["message"]
-    assert time.monotonic() - struck_at < 15
+        message = answer.json()["error"]["message"]
+        assert stage in message
+        assert "no sign of life" not in message
     await ready_again(server)
     (picture,) = pictures_of(await ask(server, "a cat", 1))
     assert is_same(picture, expected(bare, "a cat", 1)[0])

@@ -18,11 +18,14 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.connectors.options import Option
 from omnistage.connectors.tcp.connector import TcpOptions
+from omnistage.connectors.tcp.handshake import new_secret
 from omnistage.connectors.tcp.node_link import End, NodeLink
 from omnistage.connectors.tcp.orders import LinkEnded, LinkSettings, PeerLost, PeerUp, Trouble
 
 LOOPBACK = "127.0.0.1"
-WITHIN_S = 20.0
+WITHIN_S = 60.0
+# Where silence is not the subject nobody counts as silent, however busy the machine is.
+PATIENT = LinkSettings(secret=new_secret(), patience_s=600, handshake_s=600)
 Happened = PeerUp | PeerLost | LinkEnded | Trouble
 H = TypeVar("H", PeerUp, PeerLost, LinkEnded, Trouble)
 

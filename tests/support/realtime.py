@@ -228,7 +228,7 @@ class Talk:
     def say(self, kind: str, **fields: Any) -> None:
         self.ws.send(json.dumps({"type": kind, **fields}))
 
-    def event(self, timeout: float = 10) -> Event:
+    def event(self, timeout: float = 60) -> Event:
         got = self.ws.recv(timeout=timeout)
         event: Event = json.loads(got)
         self.events.append(event)

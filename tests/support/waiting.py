@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable
 
 INTERVAL_S = 0.01
+PATIENCE_S = 60.0  # on any machine: what comes at all comes sooner
 
 
-def wait_until(is_true: Callable[[], object], within_s: float = 5.0) -> None:
+def wait_until(is_true: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     """Return as soon as it is true; fail if it does not become so in time."""
     deadline = time.monotonic() + within_s
     while not is_true():
@@ -15,7 +16,7 @@ def wait_until(is_true: Callable[[], object], within_s: float = 5.0) -> None:
         time.sleep(INTERVAL_S)
 
 
-async def until(is_true: Callable[[], object], within_s: float = 5.0) -> None:
+async def until(is_true: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     """The same beside what else runs in the loop."""
     deadline = time.monotonic() + within_s
     while not is_true():

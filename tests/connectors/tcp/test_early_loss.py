@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.nodes import LOOPBACK, Node
+from support.nodes import LOOPBACK, PATIENT, Node
 from support.waiting import wait_until
 
 from omnistage.connectors.ring import RING_START
@@ -27,13 +27,11 @@ from omnistage.connectors.tcp.handshake import (
     GREETING_BYTES,
     Identity,
     connect,
-    new_secret,
 )
 from omnistage.connectors.tcp.node_link import End
-from omnistage.connectors.tcp.orders import LinkSettings, PeerLost
+from omnistage.connectors.tcp.orders import PeerLost
 from omnistage.connectors.tcp.rings import ring_name
 
-SETTINGS = LinkSettings(secret=new_secret())
 SIZE = 1 << 20
 RECORD = b"a record"
 
@@ -41,7 +39,7 @@ RECORD = b"a record"
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     """Node two, which has the receiver of a channel from node one."""
-    node = Node("two", tmp_path / "two", SETTINGS)
+    node = Node("two", tmp_path / "two", PATIENT)
     node.link.meet("one", LOOPBACK, 1)
     node.link.create("c", "one", End.RECEIVER, TcpOptions(arena_mb=1))
     yield node
@@ -53,7 +51,7 @@ class Sending:
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        side = connect(SETTINGS.secret, Identity("one", bytes(16)))
+        side = connect(PATIENT.secret, Identity("one", bytes(16)))
         next(side)
         connected.sendall(side.send(self._read(GREETING_BYTES))[0])
         self._read(CLOSING_BYTES)
@@ -86,7 +84,7 @@ class Sending:
 
 @contextmanager
 def sending_to(node: Node) -> Iterator[Sending]:
-    with socket.create_connection((LOOPBACK, node.link.port), 10) as connected:
+    with socket.create_connection((LOOPBACK, node.link.port), 60) as connected:
         yield Sending(connected)
 
 

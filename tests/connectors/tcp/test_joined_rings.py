@@ -5,17 +5,14 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from support.nodes import Nodes, chunk, received
+from support.nodes import PATIENT, Nodes, chunk, received
 from support.notes import NOTES, Note
 from support.waiting import wait_until
 
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.connectors.shm import ShmConnector, ShmOptions
-from omnistage.connectors.tcp.handshake import new_secret
 from omnistage.connectors.tcp.node_link import End
-from omnistage.connectors.tcp.orders import LinkSettings
 
-SETTINGS = LinkSettings(secret=new_secret())
 ADDRESS = "a.b.rows"
 
 
@@ -48,7 +45,7 @@ class Rings:
 
 @pytest.fixture
 def rings(tmp_path: Path) -> Iterator[Rings]:
-    with Nodes(tmp_path, SETTINGS, SETTINGS) as nodes:
+    with Nodes(tmp_path, PATIENT, PATIENT) as nodes:
         yield Rings(nodes.meet())
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from queue import Queue
 
 import pytest
+from msgspec.structs import replace
 from support.certificates import certificate
-from support.nodes import LOOPBACK
+from support.nodes import LOOPBACK, PATIENT
 from support.waiting import wait_until
 
 from omnistage.connectors.tcp import link as link_module
-from omnistage.connectors.tcp.handshake import GREETING_BYTES, MAGIC, new_secret
+from omnistage.connectors.tcp.handshake import GREETING_BYTES, MAGIC
 from omnistage.connectors.tcp.link import Link
 from omnistage.connectors.tcp.orders import Begin, LinkSettings, Meet, new_channel
 from omnistage.connectors.tcp.wire import tls_context
@@ -28,7 +29,7 @@ RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: a close says so to the other si
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> LinkSettings:
     tls = certificate(tmp_path_factory.mktemp("tls"))
-    return LinkSettings(secret=new_secret(), certificate=str(tls.certificate), key=str(tls.key))
+    return replace(PATIENT, certificate=str(tls.certificate), key=str(tls.key))
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def test_a_stranger_that_resets_before_tls_begins_leaves_the_link_alive(
 ) -> None:
     strangers: Queue[socket.socket] = Queue()
     context = tls_context(Path(settings.certificate), Path(settings.key), accepts=False)
-    before_tls_begins(monkeypatch, lambda: reset(strangers.get(timeout=10)))
+    before_tls_begins(monkeypatch, lambda: reset(strangers.get(timeout=60)))
     with running(settings) as port:
         for _ in range(3):
             strangers.put(socket.create_connection((LOOPBACK, port)))
@@ -103,7 +104,7 @@ def test_a_peer_that_resets_before_tls_begins_is_dialled_again(
     settings: LinkSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server((LOOPBACK, 0)) as peer:
-        peer.settimeout(10)
+        peer.settimeout(60)
         dialled: Queue[None] = Queue()
 
         def reset_dialled() -> None:
@@ -114,12 +115,12 @@ def test_a_peer_that_resets_before_tls_begins_is_dialled_again(
         meet = Meet("two", LOOPBACK, peer.getsockname()[1], connects=True)
         with running(settings, meet):
             for _ in range(3):
-                dialled.get(timeout=10)
+                dialled.get(timeout=60)
 
 
 def test_files_that_are_gone_later_do_not_matter_to_a_link_that_runs(tmp_path: Path) -> None:
     tls = certificate(tmp_path)
-    settings = LinkSettings(secret=new_secret(), certificate=str(tls.certificate), key=str(tls.key))
+    settings = replace(PATIENT, certificate=str(tls.certificate), key=str(tls.key))
     with running(settings) as port:
         files = Path(settings.certificate), Path(settings.key)
         context = tls_context(*files, accepts=False)
@@ -134,7 +135,7 @@ def test_a_link_whose_files_are_missing_does_not_start(tmp_path: Path) -> None:
     owner, theirs = new_channel()
     with owner, theirs, socket.create_server((LOOPBACK, 0)) as listener:
         missing = str(tmp_path / "missing.pem")
-        settings = LinkSettings(secret=new_secret(), certificate=missing, key=missing)
+        settings = replace(PATIENT, certificate=missing, key=missing)
         with pytest.raises(FileNotFoundError):
             Link(theirs, listener, Begin("one", settings, (), ()))
         owner.setblocking(False)

@@ -165,4 +165,4 @@ def test_the_page_ends_when_the_server_is_killed() -> None:
     page = psutil.Process(int(server.stdout.readline()))
     with server:
         os.kill(server.pid, signal.SIGKILL)
-    page.wait(10)
+    page.wait(60)

@@ -549,7 +549,7 @@ def test_beta_has_its_own_names(gateway: RunningGateway) -> None:
 
         def until(kind: str) -> dict[str, Any]:
             while True:
-                event: dict[str, Any] = json.loads(ws.recv(timeout=10))
+                event: dict[str, Any] = json.loads(ws.recv(timeout=60))
                 kinds.append(event["type"])
                 if event["type"] == kind:
                     return event

@@ -106,7 +106,7 @@ async def test_a_call_is_hung_up_by_its_location(gateway: RunningGateway) -> Non
         async with httpx.AsyncClient() as client:
             answer = await client.post(f"{gateway.url}{call.location}/hangup")
             assert answer.status_code == 200
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await call.ended.wait()
             await asyncio.sleep(0.5)
             again = await client.post(f"{gateway.url}{call.location}/hangup")
@@ -147,7 +147,7 @@ async def test_an_offer_that_means_nothing_is_refused(offer: str, gateway: Runni
             {"content": offer, "headers": {"content-type": "application/sdp"}},
             {"files": {"sdp": (None, offer), "session": (None, "{}")}},
         ):
-            answer = await client.post(f"{gateway.url}{PATH}", **body, timeout=40)
+            answer = await client.post(f"{gateway.url}{PATH}", **body, timeout=60)
             assert answer.status_code == 400, answer.text
             assert answer.json()["error"]["param"] == "sdp"
 

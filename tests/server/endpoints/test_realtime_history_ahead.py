@@ -102,9 +102,11 @@ def test_many_items_are_read_once(talk: Talk, gateway: RunningGateway) -> None:
 
 
 def test_a_deleted_item_is_read_no_more(talk: Talk, gateway: RunningGateway) -> None:
+    readings = Readings(gateway)
     talk.write("first")
     item = talk.write("second")
-    time.sleep(WAIT_S)
+    wait_until(lambda: "second" in words_of(readings.all()[-1]) if readings.all() else False)
+    gateway.wait_until_idle()
     readings = Readings(gateway)
     talk.say("conversation.item.delete", item_id=item["id"])
     assert words_of(readings.one()) == ["first"]

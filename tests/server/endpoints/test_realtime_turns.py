@@ -267,8 +267,8 @@ def test_a_silent_user_is_answered_after_the_answer_was_played(
     detect(talk, idle_timeout_ms=5000)
     talk.write("Hello")
     talk.answer()
-    talk.append(silence(0.2))
     began = time.monotonic()
+    talk.append(silence(0.2))
     triggered = talk.until("input_audio_buffer.timeout_triggered")
     assert time.monotonic() - began > 0.1
     assert triggered["audio_end_ms"] == 200

@@ -50,7 +50,7 @@ def piecewise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGatew
 @contextlib.contextmanager
 def opened(gateway: RunningGateway, **options: Any) -> Iterator[ClientConnection]:
     url = gateway.url.replace("http", "ws", 1) + PATH
-    with connect(url, open_timeout=10, close_timeout=2, compression=None, **options) as ws:
+    with connect(url, open_timeout=60, close_timeout=2, compression=None, **options) as ws:
         yield ws
     gateway.wait_until_idle()
 
@@ -64,7 +64,7 @@ def configured(ws: ClientConnection, **more: Any) -> None:
 
 
 def heard(ws: ClientConnection) -> dict[str, Any] | bytes:
-    got = ws.recv(timeout=10)
+    got = ws.recv(timeout=60)
     return got if isinstance(got, bytes) else json.loads(got)
 
 
@@ -91,7 +91,7 @@ def code_of(ws: ClientConnection) -> int:
     """With which code the connection is closed, after all that comes before."""
     with contextlib.suppress(ConnectionClosed):
         while True:
-            ws.recv(timeout=10)
+            ws.recv(timeout=60)
     assert ws.close_code is not None
     return ws.close_code
 
@@ -485,12 +485,13 @@ def test_who_says_nothing_is_let_go(
     with opened(piecewise) as ws:
         assert event(ws)["error"]["code"] == "idle_timeout"
         assert code_of(ws) == POLICY
-    monkeypatch.setattr(speech_stream, "IDLE_S", 0.2)
+    monkeypatch.undo()
+    monkeypatch.setattr(speech_stream, "IDLE_S", 1.5)
     with opened(piecewise) as ws:
         configured(ws)
         say(ws, "input.text", text="a")
         event(ws), heard(ws)
-        time.sleep(0.5)
+        time.sleep(2)
         say(ws, "input.done")
         until_done(ws)
         assert event(ws)["error"]["code"] == "idle_timeout"
@@ -549,13 +550,13 @@ def test_a_text_that_does_not_go_on_fails(
 
 
 def test_a_wait_for_text_is_not_overdue_and_one_for_a_stage_is(tmp_path: Path) -> None:
-    deadlines = {"first_chunk_s": 0.3, "next_chunk_s": 0.3}
+    deadlines = {"first_chunk_s": 1.0, "next_chunk_s": 1.0}
     graph = {**OMNI, "deadlines": deadlines}
     with running_gateway(tmp_path, graph, speech=PIECES) as gateway, opened(gateway) as ws:
         configured(ws)
         for text in ("a", "b"):
             say(ws, "input.text", text=text)
-            time.sleep(0.7)
+            time.sleep(1.3)
         say(ws, "input.done")
         assert until_done(ws)[1][-1]["status"] == "completed"
         say(ws, "input.text", text="hang")
@@ -586,7 +587,7 @@ def test_a_client_that_reads_nothing_is_cut_off(tmp_path: Path) -> None:
             configured(ws, speed=0.25)
             say(ws, "input.text", text="endless")
             say(ws, "input.done")
-            wait_until(lambda: bool(gateway.stages.stages["code2wav"].cancelled), within_s=30)
+            wait_until(lambda: bool(gateway.stages.stages["code2wav"].cancelled))
 
 
 # What holds for every request

@@ -61,7 +61,7 @@ def openai(studio: RunningGateway) -> Iterator[OpenAI]:
 
 def client_of(gateway: RunningGateway, key: str = "none") -> httpx.Client:
     headers = {"Authorization": f"Bearer {key}"}
-    return httpx.Client(base_url=gateway.url, timeout=20, limits=ONE_SHOT, headers=headers)
+    return httpx.Client(base_url=gateway.url, timeout=60, limits=ONE_SHOT, headers=headers)
 
 
 def create(client: httpx.Client, **fields: Any) -> dict[str, Any]:

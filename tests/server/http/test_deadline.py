@@ -34,12 +34,12 @@ def test_a_request_may_ask_for_its_own_deadline(
 
 def test_the_servers_deadline_binds_who_asks_for_more(hurried: RunningGateway) -> None:
     headers = {"x-request-timeout": "1000"}
-    response = httpx.post(hurried.url + URL, json=HANG, headers=headers, timeout=5)
+    response = httpx.post(hurried.url + URL, json=HANG, headers=headers, timeout=60)
     assert response.status_code == 504
 
 
 def test_a_stream_that_is_overdue_ends_with_the_error(hurried: RunningGateway) -> None:
-    with httpx.stream("POST", hurried.url + URL, json=ENDLESS, timeout=5) as response:
+    with httpx.stream("POST", hurried.url + URL, json=ENDLESS, timeout=60) as response:
         assert response.status_code == 200
         *_, last, done = [line for line in response.iter_lines() if line]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"

@@ -230,7 +230,7 @@ async def test_what_is_too_much_is_not_taken(path: str, hosts: MediaHosts) -> No
     started = time.process_time()
     await refusal(hosts, f"http://outside.test:PORT/{path}")
     assert time.process_time() - started < 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await hosts.left.wait()
 
 
@@ -239,7 +239,7 @@ async def test_what_takes_too_long_is_given_up(path: str, hosts: MediaHosts) -> 
     error = await refusal(hosts, f"http://outside.test:PORT/{path}", fetch_s=0.3)
     assert "0.3 s" in str(error)
     assert error.code == "media_not_fetched"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await hosts.left.wait()
 
 

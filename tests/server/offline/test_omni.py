@@ -307,7 +307,7 @@ def test_what_runs_when_it_is_closed_fails(tmp_path: Path) -> None:
     asking.start()
     wait_until(lambda: bool(stages.graph.running))
     omni.close()
-    asking.join(10)
+    asking.join(60)
     assert raised
     with pytest.raises(Closed):
         omni.chat("words")
@@ -354,7 +354,7 @@ def test_several_threads_use_one(omni: Omni) -> None:
     for thread in asking:
         thread.start()
     for thread in asking:
-        thread.join(10)
+        thread.join(60)
     assert texts == ["Hello there"] * 4
 
 
@@ -477,7 +477,7 @@ def test_it_is_closed_when_nothing_refers_to_it(tmp_path: Path) -> None:
             kept.clear()
         else:
             thread._loop.call_soon_threadsafe(kept.clear)
-        thread._thread.join(10)
+        thread._thread.join(60)
         assert not thread._thread.is_alive()
         assert any(not run.exists() for run in runs)
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 from support.chaos import is_there
+from support.nodes import PATIENT
 from support.shout import install_shout, shout_model
 from support.waiting import until
 
 from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX, make_run_directory
-from omnistage.connectors.tcp.handshake import new_secret
-from omnistage.connectors.tcp.orders import LinkSettings
 from omnistage.server.placement.agent import Line, News
 from omnistage.server.placement.node_agent import NodeAgent
 from omnistage.stage_configs.graph import StageGraph
@@ -62,7 +61,7 @@ async def agent(graph: StageGraph, others: None) -> AsyncIterator[NodeAgent]:
     level = logging.getLogger("omnistage").level
     agent = NodeAgent()
     environment = {"OMNISTAGE_LOG_LEVEL": "DEBUG"}
-    await agent.open("one", graph.model_dump_json(), environment, LinkSettings(secret=new_secret()))
+    await agent.open("one", graph.model_dump_json(), environment, PATIENT)
     try:
         yield agent
     finally:
@@ -164,7 +163,7 @@ async def test_what_a_stage_prints_and_how_it_loads_is_told_once(
 async def all_news(agent: NodeAgent) -> list[News]:
     """What there is to tell now."""
     found = []
-    while any(news := await asyncio.wait_for(agent.news(), 30)):
+    while any(news := await asyncio.wait_for(agent.news(), 60)):
         found.append(news)
     return found
 
@@ -187,7 +186,7 @@ async def test_it_sweeps_what_others_left(graph: StageGraph, agent: NodeAgent) -
     os.close(left.lock)  # as if its process were gone
     await agent.close()
     other = NodeAgent()
-    await other.open("two", graph.model_dump_json(), {}, LinkSettings(secret=new_secret()))
+    await other.open("two", graph.model_dump_json(), {}, PATIENT)
     try:
         assert not left.path.exists()
     finally:

@@ -5,17 +5,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support.nodes import PATIENT
 
-from omnistage.connectors.tcp.handshake import new_secret
 from omnistage.connectors.tcp.node_link import NodeLink
-from omnistage.connectors.tcp.orders import LinkSettings
 from omnistage.server.placement.own_link import OwnLink
 
 
 @pytest.fixture
 async def link(tmp_path: Path) -> AsyncIterator[OwnLink]:
     """One that knows of a peer, where nobody listens."""
-    link = OwnLink(NodeLink("one", tmp_path, LinkSettings(secret=new_secret())))
+    link = OwnLink(NodeLink("one", tmp_path, PATIENT))
     link.meet("two", "127.0.0.1", 1)
     yield link
     link.close()

@@ -15,6 +15,7 @@ import pytest
 from support.chats import TEXT, URL, request_of, settle, spoken
 from support.fake_stages import FakeGraph
 from support.gateway import OMNI, RunningGateway, SharedConnector, outputs_of, running_gateway
+from support.hanging_up import hang_up
 from support.waiting import until, wait_until
 
 from omnistage.server.common.trace import GATEWAY, RECEIVED
@@ -32,24 +33,21 @@ NUM_AT_ONCE = 8
 def test_hanging_up_cancels_on_every_stage(stream: bool, gateway: RunningGateway) -> None:
     stages = gateway.stages.stages
     before = {name: len(stage.cancelled) for name, stage in stages.items()}
-    with httpx.Client(base_url=gateway.url, timeout=5 if stream else 0.3) as client:
-        if stream:
-            with client.stream("POST", URL, json=spoken("endless", stream=True)) as response:
-                next(response.iter_lines())
-        else:
-            with pytest.raises(httpx.ReadTimeout):
-                client.post(URL, json=spoken("endless"))
+    if stream:
+        body = spoken("endless", stream=True)
+        with httpx.stream("POST", gateway.url + URL, json=body, timeout=60) as response:
+            next(response.iter_lines())
+    else:
+        code2wav = stages["code2wav"]
+        hang_up(gateway.url + URL, lambda: code2wav.tasks, json=spoken("endless"))
     settle(gateway)
     for name, stage in stages.items():
         assert len(stage.cancelled) == before[name] + 1
 
 
 def test_hanging_up_while_nothing_has_come_cancels_too(gateway: RunningGateway) -> None:
-    with (
-        httpx.Client(base_url=gateway.url, timeout=0.3) as client,
-        pytest.raises(httpx.ReadTimeout),
-    ):
-        client.post(URL, json=spoken("hang", stream=True))
+    thinker = gateway.stages.stages["thinker"]
+    hang_up(gateway.url + URL, lambda: thinker.tasks, json=spoken("hang", stream=True))
     settle(gateway)
 
 
@@ -66,7 +64,7 @@ def test_of_requests_that_come_at_once_the_first_is_sent_before_the_last_is_read
     with contextlib.ExitStack() as stack:
         clients = []
         for _ in range(NUM_AT_ONCE):
-            client = socket.create_connection((address.host, address.port), timeout=5)
+            client = socket.create_connection((address.host, address.port), timeout=60)
             clients.append(stack.enter_context(client))
         gateway.do(lambda: None)  # all are connected
         gateway.hold(0.2)
@@ -84,7 +82,7 @@ def test_of_requests_that_come_at_once_the_first_is_sent_before_the_last_is_read
 def test_a_silent_stream_is_kept_alive(tmp_path: Path) -> None:
     with (
         running_gateway(tmp_path, OMNI, keep_alive_s=0.05) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=5) as client,
+        httpx.Client(base_url=gateway.url, timeout=60) as client,
         client.stream("POST", URL, json=spoken("hang", stream=True)) as response,
     ):
         lines = response.iter_lines()
@@ -104,7 +102,7 @@ def test_an_output_that_does_not_come_in_time_fails_its_request(
 ) -> None:
     with (
         running_gateway(tmp_path, {**OMNI, "deadlines": deadlines}) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=20) as client,  # less than other deadlines
+        httpx.Client(base_url=gateway.url, timeout=60) as client,  # less than other deadlines
     ):
         started = time.monotonic()
         refused = client.post(URL, json=spoken(script))
@@ -120,7 +118,7 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
     with (
         running_gateway(tmp_path, OMNI, max_unsent_bytes=1 << 18) as gateway,
         socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as deaf,
-        httpx.Client(base_url=gateway.url, timeout=5) as client,
+        httpx.Client(base_url=gateway.url, timeout=60) as client,
     ):
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         body = json.dumps({**TEXT, "messages": [{"role": "user", "content": "flood"}]})
@@ -173,9 +171,10 @@ async def test_a_slow_client_holds_its_own_request_only(
 ) -> None:
     runtime, stages = running
     thinker = stages.stages["thinker"]
-    async with aclosing(outputs_of(runtime, request_of("endless", "text"))) as slow:
+    request = request_of("endless", "text")
+    async with aclosing(outputs_of(runtime, request)) as slow:
         await anext(slow)
-        await asyncio.sleep(0.1)
+        await until(lambda: thinker.num_sent > 1 and not thinker.outputs.credit(request.id))
         held = thinker.num_sent
         await asyncio.sleep(0.05)
         assert thinker.num_sent == held < 20
@@ -185,23 +184,21 @@ async def test_a_slow_client_holds_its_own_request_only(
         held = thinker.num_sent
         for _ in range(10):
             await anext(slow)
-        await asyncio.sleep(0.05)
-        assert thinker.num_sent > held
-    await asyncio.sleep(0.05)
-    assert len(thinker.cancelled) == 1
+        await until(lambda: thinker.num_sent > held)
+    await until(lambda: len(thinker.cancelled) == 1)
 
 
 async def test_a_stage_is_not_overdue_for_the_time_that_its_client_took(tmp_path: Path) -> None:
     shared = SharedConnector(tmp_path)
     stages = FakeGraph(shared.connector)
-    graph = StageGraph.model_validate({**OMNI, "deadlines": {"next_chunk_s": 0.2}})
+    graph = StageGraph.model_validate({**OMNI, "deadlines": {"next_chunk_s": 1.0}})
     async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
         await runtime.fleet.loaded()
         request = request_of("endless", "text", "audio")
         async with aclosing(outputs_of(runtime, request)) as slow:
             for _ in range(2):
                 await anext(slow)
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(1.2)
             for _ in range(100):
                 await anext(slow)
 
@@ -211,5 +208,4 @@ async def test_many_cancels_leak_no_credit(running: tuple[Runtime, FakeGraph]) -
     for _ in range(200):
         async with aclosing(outputs_of(runtime, request_of("endless", "text", "audio"))) as outputs:
             await anext(outputs)
-    await asyncio.sleep(0.05)
-    assert not stages.running
+    await until(lambda: not stages.running)

@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from support.chats import TEXT, URL, spoken
 from support.collector import Collector, running_collector
 from support.gateway import OMNI, RunningGateway, running_gateway
+from support.hanging_up import hang_up
 from support.waiting import wait_until
 
 from omnistage.server.http.keys import Keys
@@ -51,7 +52,7 @@ def gateway(
 @pytest.fixture
 def client(gateway: RunningGateway) -> Iterator[httpx.Client]:
     headers = {"Authorization": "Bearer sk-user"}
-    with httpx.Client(base_url=gateway.url, headers=headers, timeout=10) as connected:
+    with httpx.Client(base_url=gateway.url, headers=headers, timeout=60) as connected:
         yield connected
 
 
@@ -179,7 +180,7 @@ def test_without_a_client_s_trace_one_begins(client: httpx.Client) -> None:
 def test_a_server_that_exports_nothing_only_hands_a_client_s_trace_on(tmp_path: Path) -> None:
     with (
         running_gateway(tmp_path, OMNI) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=10) as client,
+        httpx.Client(base_url=gateway.url, timeout=60) as client,
     ):
         assert "traceparent" not in client.post(URL, json=TEXT).headers
         answer = client.post(URL, json=TEXT, headers={"traceparent": CLIENT.header})
@@ -267,8 +268,14 @@ def test_a_request_that_hangs_can_be_asked_for(
     client: httpx.Client, gateway: RunningGateway
 ) -> None:
     headers = {"x-request-id": "hangs"}
-    with pytest.raises(httpx.ReadTimeout):
-        client.post(URL, json=spoken("hang"), headers=headers, timeout=0.3)
+    thinker = gateway.stages.stages["thinker"]
+    hang_up(
+        gateway.url + URL,
+        lambda: thinker.tasks,
+        json=spoken("hang"),
+        headers={**client.headers, **headers},
+    )
+    wait_until(lambda: admin(gateway, "/hangs").json()["status"] == 499)
     told = admin(gateway, "/hangs").json()
     assert [step["event"] for step in told["steps"]] == ["admitted", "sent"]
     assert (told["status"], told["outcome"]) == (499, "cancelled")

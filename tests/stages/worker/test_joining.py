@@ -147,7 +147,7 @@ class Play:
 
     def close(self) -> None:
         self.requests.send(Chunk(ABOUT_ITSELF, Stop(), last=True))
-        self.loop.run_until_complete(asyncio.wait_for(self.running, 30))
+        self.loop.run_until_complete(asyncio.wait_for(self.running, 60))
         self.requests.close()
         self.outputs.close()
         for source in self.sources.values():
@@ -179,7 +179,7 @@ def play(tmp_path: Path) -> Iterator[Play]:
 def test_it_stops_at_the_moment_at_which_its_counters_change(play: Play) -> None:
     play.loop.call_soon(play.worker._changed.set)
     play.loop.call_soon(play.worker._stopping.set)
-    play.loop.run_until_complete(asyncio.wait({play.running}, timeout=5))
+    play.loop.run_until_complete(asyncio.wait({play.running}, timeout=60))
     assert play.running.done()
 
 

@@ -166,7 +166,7 @@ async def gateway(
     await until(lambda: any(isinstance(chunk.message, Ready) for chunk in gateway.of(ABOUT_ITSELF)))
     yield gateway
     gateway.send(ABOUT_ITSELF, Stop())
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
     gateway.close()
     for file in directory.iterdir():
         file.unlink()
@@ -531,7 +531,7 @@ def test_a_stage_whose_engine_has_died_leaves_at_once(
         wait_until(lambda: any(isinstance(c.message, Ready) for c in gateway.of(ABOUT_ITSELF)), 60)
         if not while_idle:
             gateway.send("a", "anything")
-        assert process.wait(10) == ENGINE_DIED
+        assert process.wait(60) == ENGINE_DIED
     assert not any(isinstance(chunk.message, Failed) for chunk in gateway.of("a"))
     gateway.close()
     for file in directory.iterdir():

