@@ -12,6 +12,7 @@ from diffusers import (
     AutoencoderKLQwenImage,
     FluxFillPipeline,
     FluxTransformer2DModel,
+    HunyuanVideo15ImageToVideoPipeline,
     QwenImageControlNetModel,
     QwenImageControlNetPipeline,
     QwenImageEditPlusPipeline,
@@ -23,6 +24,7 @@ from diffusers import (
     WanVACETransformer3DModel,
 )
 from PIL import Image
+from support.tiny_pipelines.build import build
 from transformers import Qwen2VLImageProcessor, Qwen2VLProcessor, Qwen2VLVideoProcessor
 
 from omnistage.stages.diffusion.checkpoint import make_tiny
@@ -75,6 +77,11 @@ def make_vace() -> WanVACEPipeline:
     """Wan's for videos with masks and references."""
     sizes = {**_wan_sizes(LATENT), "vace_layers": [0], "vace_in_channels": 2 * LATENT + 64}
     return _wan(WanVACEPipeline, WanVACETransformer3DModel(**sizes).eval())
+
+
+def make_hunyuan_of_pictures() -> HunyuanVideo15ImageToVideoPipeline:
+    """HunyuanVideo 1.5's; its videos are of 32 x 32."""
+    return build(HunyuanVideo15ImageToVideoPipeline)
 
 
 def make_flux_fill() -> FluxFillPipeline:
@@ -176,6 +183,7 @@ def _with_alpha(pixels: Pixels) -> Pixels:
 LAYERED = {"layers": 4, "resolution": 640}
 THREE = [picture(1), picture(2, 32, 48), picture(3)]
 FIVE = video(5)
+GRAY = np.full((32, 32, 3), 128, np.uint8)
 VIDEO = {"height": 32, "width": 32, "num_frames": 5, "guidance_scale": 1.0}
 PICTURE = {"height": 32, "width": 48}
 WIDE = {"height": 32, "width": 64}
@@ -195,6 +203,21 @@ GIVEN: Mapping[str, Given] = {
             "reference_images": _pil(picture(3, 32)),
         },
         VIDEO,
+    ),
+    "vace-first-and-last": Given(
+        make_vace,
+        {"image": [picture(1, 32)], "last_image": [picture(2, 32)]},
+        {
+            "video": [*_pil(picture(1, 32)), *_pil(GRAY) * 3, *_pil(picture(2, 32))],
+            "mask": _pil(0 * mask(32), *[0 * mask(32) + 255] * 3, 0 * mask(32)),
+        },
+        VIDEO,
+    ),
+    "hunyuan-i2v": Given(
+        make_hunyuan_of_pictures,
+        {"image": [picture(1, 32)]},
+        {"image": _pil(picture(1, 32))[0]},
+        {"num_frames": 5},
     ),
     "edit-plus": Given(make_edit_plus, {"image": THREE}, {"image": _pil(*THREE)}, WIDE),
     "flux-fill": Given(

@@ -9,6 +9,7 @@ from omnistage.stage_configs.work import fitting_size
 from omnistage.stages.diffusion.pipeline import Arguments
 from omnistage.stages.diffusion.request.frames import ARGUMENT as FRAMES
 from omnistage.stages.diffusion.request.frames import default_frames, frame_step
+from omnistage.stages.diffusion.request.keyframes import spread
 from omnistage.stages.diffusion.request.places import (
     JOINED,
     Media,
@@ -61,7 +62,7 @@ def _array(opened: Opened, name: str) -> MediumData:
 
 def reading_of(tasks: Tasks) -> Reading:
     """Return the fields of media that some task has a place for, for the gateway."""
-    fields = list(dict.fromkeys(field for task in tasks.all for field in task.places))
+    fields = list(dict.fromkeys(field for task in tasks.all for field in task.fields))
     counted = [one for one in fields if _is_counted(tasks, one)]
     needed = min((task.missing(()) for task in tasks.all), key=len)
     return Reading(fields=fields, counted=counted, needed=needed)
@@ -110,7 +111,7 @@ def with_frames(task: PipelineTask, media: Media, fields: JsonMap) -> tuple[Medi
     if not videos or _goes_on(task):
         return media, dict(fields)
     wanted = fields.get(FRAMES)
-    moving = {one: len(media[one][0].data) for one in videos if media[one][0].data.ndim == 4}
+    moving = {one: len(media[one][0].data) for one in videos if _is_whole(media[one][0])}
     for field, number in moving.items():
         if wanted is not None and wanted > number:
             message = f"{wanted} frames are asked for; {field} has {number}."
@@ -123,10 +124,17 @@ def with_frames(task: PipelineTask, media: Media, fields: JsonMap) -> tuple[Medi
     return {**media, **cut}, {**fields, FRAMES: number if takes_number else None}
 
 
+def _is_whole(medium: RequestMedium) -> bool:
+    """Return whether a medium is a video with all of its frames."""
+    return medium.data.ndim == 4 and not medium.at
+
+
 def _cut(medium: RequestMedium, number: int) -> RequestMedium:
-    """Return so many frames; a mask is that of each."""
+    """Return so many frames; a mask is that of each, and frames that are not given are open."""
     data = medium.data
-    if data.ndim == 2:
+    if medium.at:
+        data = spread(medium, number)
+    elif data.ndim == 2:
         data = np.broadcast_to(data, (number, *data.shape))
     return RequestMedium(data[:number], medium.rate)
 

@@ -41,11 +41,13 @@ class RequestMedium:
 
     `data`: uint8 [height, width, 3 or 4] of an image, [height, width] of a mask, [frames, height,
     width, 3] of a video, [frames, height, width] of its mask; float32 [channels, samples] of audio.
-    `rate`: frames per second, or Hz; 0 of an image.
+    `rate`: frames per second, or Hz; 0 of an image. `at`: the frames of the result that those of a
+    video or its mask are; empty if they follow one another from the first.
     """
 
     data: MediumData
     rate: float = 0
+    at: tuple[int, ...] = ()
 
 
 Media = dict[str, list[RequestMedium]]  # of a request, by field

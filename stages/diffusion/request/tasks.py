@@ -23,6 +23,7 @@ from diffusers.pipelines.auto_pipeline import (
 
 from omnistage.stages.diffusion.controlnets import plain_family
 from omnistage.stages.diffusion.pipeline import Pipeline, PipelineCall
+from omnistage.stages.diffusion.request.keyframes import KEYED, POSITIONS, is_keyed, keyed
 from omnistage.stages.diffusion.request.places import (
     SEVERAL,
     Media,
@@ -86,12 +87,24 @@ class PipelineTask:
         found = frozenset(_needed(type(pipeline), known, places) if needed is None else needed)
         return cls(pipeline, places, found)
 
+    @property
+    def fields(self) -> list[str]:
+        """Return the fields of media that a request may have."""
+        is_keyed = type(self.pipeline).__name__ in KEYED
+        return list(dict.fromkeys((*self.places, *(POSITIONS if is_keyed else ()))))
+
     def missing(self, given: Collection[str]) -> list[str]:
         """Return the fields that are needed beside those given, in the order of their places."""
         return [field for field in self.places if field in self.needed and field not in given]
 
+    def may_read(self, media: Media, given: Media) -> bool:
+        """Return whether a request's media may be taken as others; `given`: a reading of them."""
+        if is_keyed(given):
+            return type(self.pipeline).__name__ in KEYED
+        return "mask" in media or "mask" not in given or self._may_repaint_all
+
     @property
-    def may_repaint_all(self) -> bool:
+    def _may_repaint_all(self) -> bool:
         """Return whether a mask of the whole picture leaves something of it, by its class."""
         strength = arguments_of(self.pipeline).get("strength")
         return strength is not None and isinstance(strength.default, float) and strength.default < 1
@@ -104,9 +117,7 @@ class PipelineTask:
                 least = most = num_controls(self.pipeline)
             if not least <= len(given) <= most:
                 number = f"{most}" if least == most else f"at most {most}"
-                name = _name(field, kind)
-                message = f"This model takes {number} of {name}; there are {len(given)}."
-                raise RequestError(400, message, param=name, code="invalid_value")
+                raise _wrong_number(_name(field, kind), number, given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +151,21 @@ class Tasks:
         """
         for given in _readings(media):
             task = self.of(*given)
-            if task is not None and (
-                "mask" in media or "mask" not in given or task.may_repaint_all
-            ):
+            if task is not None and task.may_read(media, given):
                 task.check(given, kind)
                 return task, given
         raise self._refusal(media, kind)
 
     def _refusal(self, media: Media, kind: str) -> RequestError:
-        taken = dict.fromkeys(field for task in self.all for field in task.places)
+        taken = dict.fromkeys(field for task in self.all for field in task.fields)
         takes = ", ".join(_name(field, kind) for field in taken) or "words alone"
         for field in media:
             if field not in taken:
                 name = _name(field, kind)
                 message = f"This model has no place for {name}; it takes {takes}."
                 return _unsupported(message, name)
+            if len(media[field]) > 1 and not any(field in one.places for one in self.all):
+                return _wrong_number(_name(field, kind), "1", media[field])
         open_to_all = [one for one in self.all if one.places.keys() >= media.keys()]
         if not open_to_all:
             names = [_name(field, kind) for field in media]
@@ -165,6 +176,11 @@ class Tasks:
         where = " (POST /v1/images/edits)" if name == "image" else ""
         message = f"{name} is missing: this model makes nothing without it{where}."
         return RequestError(400, message, param=name, code="invalid_value")
+
+
+def _wrong_number(name: str, number: str, given: Sequence[RequestMedium]) -> RequestError:
+    message = f"This model takes {number} of {name}; there are {len(given)}."
+    return RequestError(400, message, param=name, code="invalid_value")
 
 
 def _name(field: str, kind: str) -> str:
@@ -179,7 +195,8 @@ def _fits(task: PipelineTask, given: Collection[str]) -> bool:
 def _readings(media: Media) -> Iterator[Media]:
     """Yield a request's media as they are named, and as others that they may be.
 
-    Pictures beside a masked one are references; a picture without a mask is repainted everywhere.
+    Pictures beside a masked one are references; a picture without a mask is repainted everywhere;
+    first and last frames are a video with its mask.
     """
     pictures = media.get("image", [])
     if len(pictures) > 1 and "mask" in media and "reference_image" not in media:
@@ -188,6 +205,8 @@ def _readings(media: Media) -> Iterator[Media]:
     if pictures and "mask" not in media:
         height, width = pictures[0].data.shape[:2]
         yield {**media, "mask": [RequestMedium(np.full((height, width), 255, np.uint8))]}
+    if as_video := keyed(media):
+        yield as_video
 
 
 def arguments_of(pipeline: PipelineCall) -> Mapping[str, inspect.Parameter]:

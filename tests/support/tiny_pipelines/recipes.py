@@ -21,7 +21,14 @@ from support.tiny_pipelines.sizes import GLM_IDS, LATENT, PACKED
 from support.tiny_pipelines.texts import make_processor
 from support.tiny_pipelines.unet_sizes import SDXL
 from support.tiny_pipelines.video_sizes import VIDEO_SIZES
-from transformers import ByT5Tokenizer, T5Config, T5EncoderModel
+from transformers import (
+    ByT5Tokenizer,
+    SiglipImageProcessor,
+    SiglipVisionConfig,
+    SiglipVisionModel,
+    T5Config,
+    T5EncoderModel,
+)
 
 from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE, make_t5, make_vae, t5_sizes
 
@@ -69,6 +76,14 @@ class HarmlessText(torch.nn.Module):
 def wan_vae() -> Any:
     """Return Wan's VAE."""
     return AutoencoderKLWan(**VIDEO_SIZES["AutoencoderKLWan"]).eval()
+
+
+def siglip() -> Any:
+    """Return a vision encoder with the size of images that HunyuanVideo 1.5's denoiser takes."""
+    size = VIDEO_SIZES["HunyuanVideo15Transformer3DModel"]["image_embed_dim"]
+    heads = {"num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16}
+    pixels = {"image_size": 32, "patch_size": 8}
+    return SiglipVisionModel(SiglipVisionConfig(hidden_size=size, **heads, **pixels)).eval()
 
 
 def glm_text() -> Any:
@@ -136,6 +151,11 @@ UPSCALER = {
     "unet": lambda: if_unet(in_channels=6, class_embed_type="timestep"),
     "image_noising_scheduler": if_scheduler,
 }
+SIGLIP = {
+    "image_encoder": siglip,
+    "feature_extractor": lambda: SiglipImageProcessor(size={"height": 32, "width": 32}),
+    "transformer": {"task_type": "i2v", "target_size": 32},
+}
 COSMOS = {"safety_checker": HarmlessText}
 TEMPLATE = {"template": "{}", "crop_start": 0}
 WIDE = {"vae": lambda: make_vae(16), "transformer": {"in_channels": 16, "out_channels": 16}}
@@ -198,6 +218,7 @@ FAMILIES: tuple[tuple[str, Recipe], ...] = (
     ("Cosmos2", Recipe({"transformer": {"in_channels": LATENT + 1}})),
     ("HunyuanVideo", Recipe(call={"prompt_template": TEMPLATE, "num_frames": 5})),
     ("HunyuanVideo15", Recipe({"guider": ClassifierFreeGuidance}, without=("prompt_template",))),
+    ("HunyuanVideo15ImageToVideo", Recipe(SIGLIP)),
     ("Kandinsky5", Recipe({"tokenizer": make_processor}, {"num_frames": 5})),
     ("Allegro", Recipe({"vae": tiled_allegro})),
     ("HiDream", Recipe(call={"max_sequence_length": 16})),

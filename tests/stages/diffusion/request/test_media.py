@@ -73,6 +73,46 @@ def test_a_pipeline_that_goes_on_from_a_video_makes_more_frames(name: str) -> No
     assert fields["num_frames"] == 13
 
 
+@pytest.mark.parametrize(
+    ("sizes", "at"),
+    [({"image": 32}, (0,)), ({"last_image": 32}, (4,)), ({"image": 32, "last_image": 48}, (0, 4))],
+)
+def test_first_and_last_frames_of_vace_are_a_video_and_its_mask(
+    sizes: dict[str, int], at: tuple[int, ...]
+) -> None:
+    white = {
+        field: [RequestMedium(np.full((size, size, 3), 255, np.uint8))]
+        for field, size in sizes.items()
+    }
+    chosen, read = Tasks([task("WanVACEPipeline")]).choose(white, "video")
+    media, fields = fitted(chosen, read, {"num_frames": 5})
+    video, mask = (media[field][0].data for field in ("video", "mask"))
+    assert fields == {"num_frames": 5, "height": 32, "width": 32}
+    assert (video.shape, mask.shape) == ((5, 32, 32, 3), (5, 32, 32))
+    for position in range(5):
+        given, mean = position in at, video[position].mean()
+        assert (mean, mask[position].mean()) == ((255, 0) if given else (128, 255))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (("image", "video"), "video"),
+        (("image", "mask"), "mask"),
+        (("image", "image"), "input_reference"),
+    ],
+)
+def test_what_first_frames_cannot_stand_beside_is_a_400(
+    fields: tuple[str, ...], param: str
+) -> None:
+    media: Media = {}
+    for field in fields:
+        media.setdefault(field, []).append(video(9) if field == "video" else mask())
+    with pytest.raises(RequestError) as refusal:
+        Tasks([task("WanVACEPipeline")]).choose(media, "video")
+    assert (refusal.value.status, refusal.value.param) == (400, param)
+
+
 def test_a_mask_alone_is_that_of_every_frame() -> None:
     media, fields = fitted(task("WanVACEPipeline"), {"mask": [mask()]}, {"num_frames": 5})
     assert media["mask"][0].data.shape == (5, HEIGHT, WIDTH)
@@ -96,6 +136,9 @@ def test_a_repainted_picture_keeps_its_size(
     assert fitted(task(name), {"image": [picture]}, fields)[1] == sides
 
 
+VACE = {"video", "mask", "reference_image", "image", "last_image"}
+
+
 @pytest.mark.parametrize(
     ("names", "fields", "counted", "needed"),
     [
@@ -103,7 +146,7 @@ def test_a_repainted_picture_keeps_its_size(
         (["WanImageToVideoPipeline"], {"image", "last_image"}, [], ["image"]),
         (["WanVideoToVideoPipeline"], {"video"}, ["video"], ["video"]),
         (["WanPipeline", "WanVideoToVideoPipeline"], {"video"}, ["video"], []),
-        (["WanVACEPipeline"], {"video", "mask", "reference_image"}, ["video"], []),
+        (["WanVACEPipeline"], VACE, ["video"], []),
         (["SkyReelsV2DiffusionForcingVideoToVideoPipeline"], {"video"}, [], ["video"]),
         (["LTXPipeline", "LTXConditionPipeline"], {"image", "last_image", "video"}, [], []),
     ],
