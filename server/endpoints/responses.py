@@ -36,13 +36,14 @@ from omnistage.server.responses.items import items_of
 from omnistage.server.responses.places import Places
 from omnistage.server.responses.resources import resource_of
 from omnistage.server.responses.schema import ResponseRequest
+from omnistage.server.responses.shorten import turns_to_drop
 from omnistage.server.responses.store import ResponseStore, StoredResponse
 from omnistage.server.responses.translate import chat_of, messages_of
 from omnistage.server.runtime.request import ImageOutput, Outputs
 from omnistage.server.tasks.chat.chunks import AnswerChunks, AnswerHead, TextChunks
 from omnistage.server.tasks.chat.messages import checked_messages
 from omnistage.server.tasks.chat.schema import ChatRequest
-from omnistage.server.tasks.chat_task import run_chat
+from omnistage.server.tasks.chat_task import RunningChat, run_chat
 from omnistage.server.tasks.image_chat import last_user_prompt
 from omnistage.server.tasks.image_task import run_images
 from omnistage.server.tasks.images.answer import MAX_UNSENT_BYTES
@@ -51,6 +52,7 @@ from omnistage.stage_configs.json_types import Json
 
 PATH = "/v1/responses"
 ONE = f"{PATH}/{{response_id}}"
+TOO_LONG = "context_length_exceeded"
 # The events that a request's timeline has, by its names for them.
 FIRSTS = {
     "response.output_text.delta": FIRST_TEXT,
@@ -145,14 +147,41 @@ class Responses:
     async def _run(self, answer: "ResponseRun", caller: HttpCaller) -> tuple[AnswerChunks, Outputs]:
         """Send it to the stages; what makes chunks of their outputs, and these."""
         if answer.chat is not None:
-            chat = await run_chat(self.gateway, answer.chat, caller, answer.id)
-            return chat.chunks(), chat.outputs
+            is_cut = answer.asked.truncation == "auto"
+            first = caller.attempt() if is_cut else caller
+            chat = await run_chat(self.gateway, answer.chat, first, answer.id)
+            outputs = self._what_fits(answer, chat, caller, first) if is_cut else chat.outputs
+            return chat.chunks(), outputs
         drawing = answer.drawing
         assert drawing is not None
         given = (drawing.images, drawing.mask)
         images = await run_images(self.gateway, drawing.asked, caller, *given, answer.id)
         drawing.given = images.given.sizes
         return TextChunks(AnswerHead(answer.id, "")), images.outputs
+
+    async def _what_fits(
+        self, answer: "ResponseRun", running: RunningChat, caller: HttpCaller, attempt: HttpCaller
+    ) -> Outputs:
+        """Yield a chat's outputs; if it is too long, those of it without its oldest turns."""
+        has_begun = False
+        while True:
+            chat = running.chat
+            try:
+                async with aclosing(running.outputs) as outputs:
+                    async for output in outputs:
+                        has_begun = True
+                        yield output
+                return
+            except ApiError as error:
+                dropped = turns_to_drop(chat.messages)
+                if has_begun or error.code != TOO_LONG or not dropped:
+                    raise
+            attempt.until.close()
+            attempt = caller.attempt()
+            answer.places.leave_out(dropped)
+            kept = [*chat.messages[: dropped.start], *chat.messages[dropped.stop :]]
+            shorter = chat.model_copy(update={"messages": kept})
+            running = await run_chat(self.gateway, shorter, attempt, answer.id)
 
     def _before(self, asked: ResponseRequest, owner: str | None) -> Sequence[Json]:
         """The conversation that this response goes on with."""

@@ -43,9 +43,12 @@ async def in_thread(request: Request, work: Callable[[], T]) -> T:
 class HttpCaller:
     """The client of one HTTP request; `is_slow`: its work takes long though its body is short."""
 
-    def __init__(self, http: Request, is_slow: bool = False) -> None:
+    def __init__(
+        self, http: Request, is_slow: bool = False, until: ExitStack | None = None
+    ) -> None:
         self._http = http
         self._is_slow = is_slow
+        self._until = until
 
     @property
     def until(self) -> ExitStack:
@@ -54,7 +57,12 @@ class HttpCaller:
         The answer may be a stream that begins after the endpoint has returned, and one whose
         events are never read.
         """
-        return state_of(self._http.scope).at_end
+        return state_of(self._http.scope).at_end if self._until is None else self._until
+
+    def attempt(self) -> "HttpCaller":
+        """Return the caller of one attempt at the answer: closing its `until` gives it up."""
+        until = self.until.enter_context(ExitStack())
+        return HttpCaller(self._http, self._is_slow, until)
 
     async def compute(self, work: Callable[[], T]) -> T:
         """Do the work of a short body here, of a long one in a thread."""

@@ -51,7 +51,7 @@ class ResponseHead:
             "tools": [_tool(tool) for tool in asked.tools or ()],
             "top_logprobs": asked.top_logprobs or 0,
             "top_p": asked.top_p,
-            "truncation": "disabled",
+            "truncation": asked.truncation or "disabled",
             **more,
         }
 

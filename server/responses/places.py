@@ -22,6 +22,11 @@ class Places:
     def __init__(self) -> None:
         self._own: dict[str, str] = {}
         self._whole: dict[str, str] = {}
+        self._left_out: list[range] = []
+
+    def leave_out(self, messages: range) -> None:
+        """Count messages behind these from before these were left out of the chat."""
+        self._left_out.append(messages)
 
     def put(self, chat_place: str, place: str) -> None:
         """Puts places below the one to places below the other under the same names."""
@@ -33,6 +38,7 @@ class Places:
 
     def own(self, chat_place: str) -> str:
         """A place of the chat as one of the body."""
+        chat_place = re.sub(r"^messages\[(\d+)\]", self._before_left_out, chat_place)
         for end in _ends(chat_place):
             head, rest = chat_place[:end], chat_place[end:]
             if head in self._whole:
@@ -44,6 +50,13 @@ class Places:
             if count:
                 return renamed
         return chat_place
+
+    def _before_left_out(self, message: re.Match[str]) -> str:
+        number = int(message[1])
+        for left_out in reversed(self._left_out):
+            if number >= left_out.start:
+                number += len(left_out)
+        return f"messages[{number}]"
 
 
 def _ends(place: str) -> list[int]:

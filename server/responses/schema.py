@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from omnistage.server.common.errors import invalid, unsupported
+from omnistage.server.common.errors import invalid
 from omnistage.server.common.fields import Refused, RequestFields, refuse
 from omnistage.server.tasks.chat.fields import OF_CHATS, REFUSED
 from omnistage.server.tasks.chat.grammar import check_structured_outputs
@@ -170,8 +170,6 @@ class ResponseRequest(Sampling):
         """Raise ApiError for fields that ask for what is not done, or that do not go together."""
         super().check()
         refuse({name: getattr(self, name) for name in NOT_HERE}, NOT_HERE)
-        if self.truncation == "auto":
-            raise unsupported("truncation", "truncation 'auto'")
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "is only allowed when stream is true")
         if self.top_logprobs and not self.has_logprobs:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response
-from support.fake_stages import WORDS
+from support.fake_stages import WORDS, text_of
 from support.gateway import EMBEDDING, MODEL, TEXT_ONLY, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
 from support.response_events import COMMON, checked_events
@@ -197,6 +197,58 @@ def test_a_refusal_of_a_stage_has_its_status_streamed_or_not(client: httpx.Clien
         )
 
 
+def turns(script: str) -> list[Any]:
+    """Two turns before one with this text."""
+    said: list[Any] = [{"role": "user", "content": "words"}, {"role": "assistant", "content": "A."}]
+    return [
+        {"role": "developer", "content": "Be kind."},
+        *said,
+        *said,
+        {"role": "user", "content": script},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("truncation", "lengths"), [("auto", [6, 4, 2]), ("disabled", [6]), (None, [6])]
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_that_is_too_long_is_sent_without_its_oldest_turns(
+    gateway: RunningGateway,
+    client: httpx.Client,
+    truncation: str | None,
+    lengths: list[int],
+    stream: bool,
+) -> None:
+    """The fake thinker refuses the last text, however long the chat is."""
+    opened = gateway.stages.stages["thinker"].opened
+    before = gateway.do(lambda: len(opened))
+    given = {"script": turns("refuse"), "truncation": truncation, "stream": stream}
+    assert refused(client, **given) == ("input", "context_length_exceeded")
+    sent = gateway.do(lambda: [one.message.fields["messages"] for one in opened[before:]])
+    assert [len(messages) for messages in sent] == lengths
+    assert {messages[0]["content"] for messages in sent} == {"Be kind."}
+    assert {messages[-1]["role"] for messages in sent} == {"user"}
+    gateway.wait_until_idle()
+
+
+def test_a_conversation_that_fits_the_second_time_is_answered_as_a_whole(
+    gateway: RunningGateway, client: httpx.Client, openai: OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_refused(body: Any) -> str:
+        return "refuse" if len(body.fields["messages"]) > 4 else text_of(body)
+
+    monkeypatch.setattr("support.fake_stages.text_of", is_refused)
+    response = openai.responses.create(model=MODEL, input=turns("words"), truncation="auto")
+    assert (response.output_text, response.truncation) == (TEXT, "auto")
+    events = events_of(client, turns("words"), truncation="auto")  # type: ignore[arg-type]
+    assert kinds(events) == kinds(events_of(client))
+    again = whole(client, previous_response_id=response.id, truncation="auto")
+    assert again["status"] == "completed"
+    items = client.get(f"{URL}/{response.id}/input_items").json()["data"]
+    assert len(items) == 6  # what was left out is kept
+    gateway.wait_until_idle()
+
+
 def test_a_failure_after_the_first_event_is_the_last_one(client: httpx.Client) -> None:
     events = events_of(client, "fail later")
     assert kinds(events) == [*BEGIN, *MESSAGE, DELTA, "failed"]
@@ -378,7 +430,6 @@ def test_a_refused_field_is_refused_by_name(name: str, client: httpx.Client) -> 
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
-        ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_parameter"),
         ({"tools": [LOOK, {"type": "mcp"}]}, "tools[1].type", "unsupported_parameter"),
         ({"tools": [{"type": "custom", "name": "x"}]}, "tools[0].type", "unsupported_parameter"),
