@@ -26,7 +26,6 @@ class RingEnd:
         self._is_closed = False
 
     def close(self) -> None:
-        """Close this end."""
         with self._lock:
             if self._is_closed:
                 return

@@ -240,7 +240,6 @@ def check_nothing_left() -> None:
 
 
 def run(compose: Compose, build: Sequence[str] | None) -> None:
-    """Do it all."""
     if build is not None:
         with timed("build"):
             compose("build", *build, "server", is_shown=True)

@@ -87,7 +87,6 @@ def make_picture_questions(seed: int, count: int, folder: str) -> list[Sound]:
 
 @cache
 def questions_about_pictures() -> list[str]:
-    """All of them."""
     pick = random.Random(0)
     return sorted({ask(scene(pick), pick)[0] for _ in range(6000)})
 

@@ -33,7 +33,6 @@ class Segments:
         return cls(index, valid, valid.flatten().nonzero()[:, 0])
 
     def to(self, device: torch.device) -> "Segments":
-        """On a device."""
         parts = (self.index, self.valid, self.back)
         return Segments(*(one.to(device, non_blocking=True) for one in parts))
 

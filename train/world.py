@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 
 def words_of(line: str) -> list[str]:
-    """The words of a line."""
     return line.split()
 
 

@@ -31,7 +31,7 @@ class Model(TypedDict):
 
 
 class ModelList(TypedDict):
-    """All of them."""
+    """The models and adapters that are served."""
 
     object: Literal["list"]
     data: list[Model]

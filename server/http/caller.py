@@ -34,7 +34,6 @@ async def beside_loop(request: Request, work: Callable[[], T]) -> T:
 
 
 async def in_thread(request: Request, work: Callable[[], T]) -> T:
-    """Do work of a request in one of the threads."""
     threads: Executor = request.app.state.body_threads
     context = copy_context()  # a log line that is written there is the request's too
     return await asyncio.get_running_loop().run_in_executor(threads, context.run, work)

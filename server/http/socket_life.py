@@ -73,7 +73,6 @@ class ConnectionTasks:
         return not self._tasks
 
     def begin(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-        """Begin a task."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._end)

@@ -196,5 +196,4 @@ class NamedEventStream(EventStream):
 
 
 def encode_named(name: str, event: Event) -> bytes:
-    """One event with a name."""
     return f"event: {name}\n".encode() + encode_event(event)

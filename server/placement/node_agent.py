@@ -195,7 +195,7 @@ class LineQueue(logging.Handler):
         self._loop.call_soon_threadsafe(self._has_some.set)
 
     def take(self) -> Sequence[Line]:
-        """All that are there."""
+        """Take out the lines that nobody has read yet."""
         self._has_some.clear()
         lines = []
         while self._lines:

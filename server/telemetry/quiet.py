@@ -85,7 +85,6 @@ class StageFiles(logging.Handler):
         return file
 
     def close(self) -> None:
-        """Closes the files."""
         for file in self._files.values():
             file.close()
         super().close()

@@ -48,7 +48,6 @@ class BoundRecords:
         self._make = logging.getLogRecordFactory()
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
-        """A record."""
         record: logging.LogRecord = self._make(*args, **kwargs)
         try:
             message = record.getMessage()

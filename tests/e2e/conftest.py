@@ -162,7 +162,6 @@ class Opened:
 
     @classmethod
     def by(cls, server: TinyServer) -> "Opened":
-        """As it is now."""
         return cls(open_files(server), server.generations())
 
     def more(self, server: TinyServer) -> dict[str, int]:

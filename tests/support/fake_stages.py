@@ -283,7 +283,6 @@ class FakeStage:
 
     @property
     def last_body(self) -> dict[str, Any]:
-        """Its body."""
         return self.last_request.fields
 
     def begin(self, request_id: str, request: Request) -> None:

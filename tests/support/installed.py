@@ -46,7 +46,6 @@ class Installed:
         self._read_again()
 
     def family(self, package: str, name: str, code: str) -> None:
-        """A package with one family, its `FAMILY`."""
         names = {"omnistage.families": {name: "FAMILY"}}
         self.package(package, names, FAMILY + dedent(code))
 

@@ -56,7 +56,6 @@ class Settled:
         self._settle(address)
 
     def usage(self, address: str) -> ChannelUsage:
-        """As it is."""
         return self._connector.usage(address)
 
     def destroy(self, address: str) -> None:

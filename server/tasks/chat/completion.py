@@ -112,7 +112,6 @@ class Completion:
         self._usage: ChatChunk = {}
 
     def add(self, chunk: ChatChunk) -> None:
-        """Add one chunk."""
         self._usage = chunk.get("usage") or self._usage
         self._head |= {key: chunk[key] for key in chunk if key not in ("choices", "usage")}
         for choice in chunk["choices"]:

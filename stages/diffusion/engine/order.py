@@ -15,7 +15,6 @@ class Order(Generic[T]):
         self.result: Future[T] = Future()
 
     def obey(self) -> None:
-        """Do it."""
         try:
             self.result.set_result(self._function())
         except Exception as error:  # noqa: BLE001 - it is that of whoever gave the order

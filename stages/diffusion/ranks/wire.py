@@ -76,20 +76,14 @@ class Again(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Tuple(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A tuple."""
-
     items: list["Node"]
 
 
 class List(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """A list."""
-
     items: list["Node"]
 
 
 class Dict(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """A dict."""
-
     items: dict[bool | int | float | str | None, "Node"]
 
 

@@ -26,7 +26,7 @@ from omnistage.stages.worker.failure import RequestError
 
 @dataclass(slots=True)
 class TextAdapter:
-    """One that is there."""
+    """An adapter that an engine has loaded."""
 
     request: LoRARequest
     rank: int

@@ -66,7 +66,6 @@ class FollowedRecords:
         self._make = logging.getLogRecordFactory()
 
     def __call__(self, *args: object, **kwargs: object) -> logging.LogRecord:
-        """A record."""
         record: logging.LogRecord = self._make(*args, **kwargs)
         if record.name.startswith(VLLM):
             _tell(record)

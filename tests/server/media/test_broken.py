@@ -26,7 +26,6 @@ def medium_of(kind: str, data: bytes) -> Medium:
 
 
 def refused(medium: Medium, data: bytes) -> ApiError | None:
-    """What a medium is refused for, if it is."""
     try:
         taken(medium, data)
     except ApiError as error:

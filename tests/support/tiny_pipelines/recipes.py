@@ -69,7 +69,6 @@ class HarmlessText(torch.nn.Module):
         return True
 
     def check_video_safety(self, frames: Any) -> Any:
-        """Return the frames."""
         return frames
 
 

@@ -124,7 +124,6 @@ def stable_audio_3(made: type = StableAudio3Pipeline) -> Any:
 
 
 def ace_step() -> AceStepPipeline:
-    """Return ACE-Step."""
     heads = {
         "hidden_size": 64,
         "intermediate_size": 64,

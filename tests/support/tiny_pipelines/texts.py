@@ -152,7 +152,6 @@ class TextProcessor:
 
 
 def make_processor() -> TextProcessor:
-    """Return a processor of texts."""
     return TextProcessor()
 
 
