@@ -57,6 +57,15 @@ class Checkpoint:
         path = self._find(CONFIG)
         return None if path is None else path.parent
 
+    def part(self, name: str) -> str:
+        """Returns the path of one of its folders, which is fetched if the model is on the hub."""
+        folder = Path(self.model)
+        if not folder.is_dir():
+            from huggingface_hub import snapshot_download
+
+            folder = Path(snapshot_download(self.model, allow_patterns=f"{name}/*"))
+        return str(folder / name)
+
     @property
     def problem(self) -> str:
         """Why no family knows it, as far as it is its own fault."""

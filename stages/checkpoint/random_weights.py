@@ -1,6 +1,7 @@
-"""Random weights by which a tiny text model writes sentences that end."""
+"""Random weights by which a tiny model writes sentences that end, and speaks."""
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -41,3 +42,31 @@ def scale(layer: torch.nn.Module, factor: float) -> None:
     """Multiply every parameter of a layer."""
     for parameter in layer.parameters():
         parameter.mul_(factor)
+
+
+def fill_speaking_model(
+    model: torch.nn.Module,
+    vocoder: str,
+    seed: int,
+    weight_scale: Callable[[str, torch.Tensor], float],
+) -> None:
+    """Give every parameter of a speaking model its value for a seed; `vocoder`: the part's name.
+
+    `weight_scale` returns the standard deviation of a weight outside of the vocoder. Norms are near
+    1 and biases near 0; the vocoder's other vectors stay as they were made.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    # Its own, so that a change to the text models leaves the voice as it is.
+    vocoder_generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        is_vocoder = name.startswith(f"{vocoder}.")
+        source = vocoder_generator if is_vocoder else generator
+        noise = torch.randn(parameter.shape, generator=source)
+        if parameter.dim() > 1 and is_vocoder:
+            parameter.copy_(noise / math.sqrt(parameter[0].numel()))
+        elif parameter.dim() > 1:
+            parameter.copy_(weight_scale(name, parameter) * noise)
+        elif name.endswith("weight") and ("norm" in name or "ln_" in name):
+            parameter.copy_(1 + 0.1 * noise)
+        elif name.endswith("bias"):
+            parameter.copy_(0.1 * noise)

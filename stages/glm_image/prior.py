@@ -3,14 +3,13 @@
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from huggingface_hub import snapshot_download
 from vllm.platforms import current_platform
 
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.own_arguments import with_own
 from omnistage.stages.glm_image.family import PRIOR
 from omnistage.stages.glm_image.grids import prior_ids, sides_of
@@ -65,7 +64,7 @@ class Prior(EngineStage):
         }
         self._engine = make_engine(
             AsyncLLM,
-            _folder(ports.model),
+            Checkpoint(ports.model).part(FOLDER),
             options,
             BridgeConfig(PRIOR_SCHEMA, ledger=ports.ledger),
             prior_config,
@@ -185,11 +184,3 @@ class Prior(EngineStage):
         async for output in generated:
             made = output.outputs[0].token_ids
         return prompt.image_ids(made)
-
-
-def _folder(model: str) -> str:
-    """The model's own folder in a pipeline's, or in one of the hub."""
-    folder = Path(model)
-    if not folder.is_dir():
-        folder = Path(snapshot_download(model, allow_patterns=f"{FOLDER}/*"))
-    return str(folder / FOLDER)

@@ -19,9 +19,8 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from omnistage.stages.qwen2_5_omni.heard_videos import ThinkerProcessor
 from omnistage.stages.qwen2_5_omni.positions import prompt_positions
 from omnistage.stages.speech.video_sound import in_order_of_tokens
-from omnistage.stages.vllm.models.grids import video_ids
+from omnistage.stages.vllm.models.grids import grids_of
 from omnistage.stages.vllm.models.nan_watch import NanWatch
-from omnistage.stages.vllm.models.rope import Grid
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.step.step_table import StepTable
 
@@ -111,16 +110,7 @@ class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
         The in-tree method gives the tokens that open and close a heard video positions of their
         own, and says otherwise what follows one.
         """
-        grids = []
-        videos = video_ids(self.config)
-        for offset, modality, data in self.iter_mm_features(mm_features):
-            if modality not in ("image", "video"):
-                continue
-            size = (data["grid_t"], data["grid_h"], data["grid_w"])
-            if modality == "video":
-                grids.append(videos.grid(input_tokens, offset, size, data["t_factor"]))
-            else:
-                grids.append(Grid(offset, size, data["t_factor"]))
+        grids = grids_of(self.config, input_tokens, self.iter_mm_features(mm_features))
         positions = prompt_positions(len(input_tokens), grids)
         return torch.from_numpy(positions), int(positions.max()) + 1 - len(input_tokens)
 

@@ -19,9 +19,9 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from omnistage.stages.speech.video_sound import HearsVideos, in_order_of_tokens
 from omnistage.stages.vllm.models.experts import share_experts
-from omnistage.stages.vllm.models.grids import video_ids
+from omnistage.stages.vllm.models.grids import grids_of
 from omnistage.stages.vllm.models.nan_watch import NanWatch
-from omnistage.stages.vllm.models.rope import Grid, rope_positions
+from omnistage.stages.vllm.models.rope import rope_positions
 from omnistage.stages.vllm.models.tap import Tap
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.step.step_table import StepTable
@@ -95,16 +95,7 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         The in-tree method of vLLM 0.26 and 0.28 puts an image's and a video's positions one token
         too late, 0.32's does not; it says wrongly what follows a video with a short sound.
         """
-        grids = []
-        videos = video_ids(self.config)
-        for offset, modality, data in self.iter_mm_features(mm_features):
-            if modality not in ("image", "video"):
-                continue
-            size = (data["grid_t"], data["grid_h"], data["grid_w"])
-            if modality == "video":
-                grids.append(videos.grid(input_tokens, offset, size, data["t_factor"]))
-            else:
-                grids.append(Grid(offset, size, data["t_factor"]))
+        grids = grids_of(self.config, input_tokens, self.iter_mm_features(mm_features))
         positions = rope_positions(len(input_tokens), grids)
         return torch.from_numpy(positions), int(positions.max()) + 1 - len(input_tokens)
 

@@ -3,14 +3,13 @@
 import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 from diffusers import DiffusionPipeline
-from huggingface_hub import snapshot_download
 from vllm.platforms import current_platform
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stage_configs.own_arguments import ROWS_OF_ALL_POSITIONS, with_own
 from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
@@ -96,7 +95,12 @@ class TextEncoder(EngineStage):
             "max_model_len": length,
         }
         self._engine = make_engine(
-            AsyncLLM, _folder(ports.model), options, bridge, text_config, stage=ports.name
+            AsyncLLM,
+            Checkpoint(ports.model).part(FOLDER),
+            options,
+            bridge,
+            text_config,
+            stage=ports.name,
         )
         await self._encode("warm-up", None, self._tokens.of("A warm-up."))
         self._control = EngineControl(self._engine, NO_WEIGHTS, stage=ports.name)
@@ -162,11 +166,3 @@ class TextEncoder(EngineStage):
 def as_list(texts: str | Sequence[str]) -> Sequence[str]:
     """One prompt or several, as a list."""
     return [texts] if isinstance(texts, str) else texts
-
-
-def _folder(model: str) -> str:
-    """The encoder's own folder in a pipeline's, or in one of the hub."""
-    folder = Path(model)
-    if not folder.is_dir():
-        folder = Path(snapshot_download(model, allow_patterns=f"{FOLDER}/*"))
-    return str(folder / FOLDER)

@@ -8,6 +8,7 @@ from transformers import Qwen2_5OmniForConditionalGeneration
 
 from omnistage.stages.checkpoint.random_weights import (
     PRINTABLE,
+    fill_speaking_model,
     let_sentences_end,
     scale,
     with_norm_of_noise,
@@ -34,18 +35,7 @@ def fill_with_noise(
     model: Qwen2_5OmniForConditionalGeneration, tokenizer: TinyTokenizer, seed: int
 ) -> None:
     """Give every parameter of the model its value for this seed."""
-    generator = torch.Generator().manual_seed(seed)
-    # Its own, so that a change to the text models leaves the voice as it is.
-    voice_generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        is_voice = name.startswith("token2wav.")
-        noise = torch.randn(parameter.shape, generator=voice_generator if is_voice else generator)
-        if parameter.dim() == 1:
-            _fill_vector(name, parameter, noise)
-        elif is_voice:
-            parameter.copy_(noise / math.sqrt(parameter[0].numel()))
-        else:
-            parameter.copy_(_weight_scale(name, parameter) * noise)
+    fill_speaking_model(model, "token2wav", seed, _weight_scale)
     let_sentences_end(
         model.thinker.lm_head.weight,
         model.thinker.get_input_embeddings().weight,
@@ -54,14 +44,6 @@ def fill_with_noise(
         _LINE_BREAK_SCALE,
     )
     _let_speech_end(model, SpeechTokens(tokenizer))
-
-
-def _fill_vector(name: str, parameter: torch.Tensor, noise: torch.Tensor) -> None:
-    """Norms near 1 and biases near 0; the vocoder's other scales stay as they were made."""
-    if name.endswith("weight") and ("norm" in name or "ln_" in name):
-        parameter.copy_(1 + 0.1 * noise)
-    elif name.endswith("bias"):
-        parameter.copy_(0.1 * noise)
 
 
 def _weight_scale(name: str, parameter: torch.Tensor) -> float:

@@ -9,6 +9,7 @@ from transformers import Qwen3OmniMoeForConditionalGeneration
 from omnistage.stages.checkpoint.random_weights import (
     LINE_BREAK_SCALE,
     PRINTABLE,
+    fill_speaking_model,
     let_sentences_end,
     scale,
     with_norm_of_noise,
@@ -38,20 +39,7 @@ def fill_with_noise(
     model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer, seed: int
 ) -> None:
     """Give every parameter of the model its value for this seed."""
-    generator = torch.Generator().manual_seed(seed)
-    # Its own, so that a change to the text models leaves the voice as it is.
-    vocoder_generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        is_vocoder = name.startswith("code2wav.")
-        noise = torch.randn(
-            parameter.shape, generator=vocoder_generator if is_vocoder else generator
-        )
-        if parameter.dim() == 1:
-            _fill_vector(name, parameter, noise)
-        elif is_vocoder:
-            parameter.copy_(noise / math.sqrt(parameter[0].numel()))
-        else:
-            parameter.copy_(_weight_scale(name, parameter) * noise)
+    fill_speaking_model(model, "code2wav", seed, _weight_scale)
     let_sentences_end(
         model.thinker.lm_head.weight,
         model.thinker.get_input_embeddings().weight,
@@ -72,14 +60,6 @@ def let_thoughts_end(model: Qwen3OmniMoeForConditionalGeneration, tokenizer: Tin
     line_break = with_norm_of_noise(embedding[ord("\n")])
     head[end] = _END_OF_THOUGHT_SCALE * with_norm_of_noise(towards)
     head[end] -= LINE_BREAK_SCALE * line_break
-
-
-def _fill_vector(name: str, parameter: torch.Tensor, noise: torch.Tensor) -> None:
-    """Norms near 1 and biases near 0; the vocoder's other scales stay as they were made."""
-    if name.endswith("weight") and ("norm" in name or "ln_" in name):
-        parameter.copy_(1 + 0.1 * noise)
-    elif name.endswith("bias"):
-        parameter.copy_(0.1 * noise)
 
 
 def _weight_scale(name: str, parameter: torch.Tensor) -> float:

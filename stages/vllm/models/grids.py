@@ -1,7 +1,7 @@
 """Where the images and videos of a rendered prompt are, which its M-RoPE positions follow from."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omnistage.stages.vllm.models.rope import Grid, VideoIds
@@ -73,3 +73,20 @@ def check_encoder_room(grids: Sequence[Grid], num_places: int) -> None:
 def video_ids(thinker_config: Any) -> VideoIds:
     """Returns the video ids of a thinker's configuration."""
     return VideoIds(thinker_config.video_token_id, thinker_config.audio_token_id)
+
+
+def grids_of(
+    thinker_config: Any, token_ids: list[int], media: Iterable[tuple[int, str, Mapping[str, Any]]]
+) -> list[Grid]:
+    """Return the grids of a prompt's `media`: offset, modality and sizes, as vLLM lists them."""
+    grids = []
+    videos = video_ids(thinker_config)
+    for offset, modality, data in media:
+        if modality not in ("image", "video"):
+            continue
+        size = (data["grid_t"], data["grid_h"], data["grid_w"])
+        if modality == "video":
+            grids.append(videos.grid(token_ids, offset, size, data["t_factor"]))
+        else:
+            grids.append(Grid(offset, size, data["t_factor"]))
+    return grids
