@@ -37,9 +37,7 @@ FAMILY = Family(
             samples=False,
             is_parallel=True,
             makes=payloads(Payload.ARGUMENTS),
-            gives=GivenArguments(
-                ("vision_language_encoder", "processor"), f"{HERE}.blank:blank_ids"
-            ),
+            gives=GivenArguments(REPLACED, f"{HERE}.blank:blank_ids"),
             sets=PRIOR,
             needs=("vllm", "diffusers"),
             exact={"engine.dtype": "float32"},
