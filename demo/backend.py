@@ -1,10 +1,8 @@
 """The one server behind the page, and what all readers of the page share."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
 
 from openai import AsyncOpenAI, Timeout
 
@@ -16,8 +14,6 @@ from omnistage.demo.sound import LatestSounds
 TIMEOUT = Timeout(600, connect=5)
 NO_KEY = "none"
 UNSET = "server default"  # shown in a field that is left empty
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
