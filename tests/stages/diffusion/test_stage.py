@@ -1,4 +1,4 @@
-"""What the diffusion stage takes, before it loads anything, and how it waits for its engine."""
+"""The diffusion stage waits for its engine, and serves requests with it."""
 
 import asyncio
 import gc
@@ -10,7 +10,6 @@ import pytest
 import torch
 from support.stage_outputs import Outputs, ports_over
 
-from omnistage.connectors import make_connector
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.engine.job import awaited
 from omnistage.stages.diffusion.stage import DiffusionStage
@@ -18,40 +17,7 @@ from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.to_gateway import Step
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import Opened, StagePorts
-
-
-@pytest.mark.parametrize(
-    ("engine", "message"),
-    [
-        (
-            {"steps": 3},
-            "unknown engine argument steps; allowed: attention, call_defaults, compile",
-        ),
-        ({"dtype": "int8"}, "dtype 'int8' is none of float32"),
-        ({"load_format": "pt"}, "load_format 'pt' is none of auto, default, dummy"),
-        ({"offload": "disk"}, "offload 'disk' is none of sequential, layerwise"),
-        ({"device": "tpu"}, "device 'tpu' is none of cpu, cuda"),
-        ({"device": "cuda:99"}, "device 'cuda:99' is not there"),
-        ({"modules": {"dits": ["a"]}}, "unknown role 'dits'; allowed: dit, encoder"),
-        ({"modules": {"dit": "transformer"}}, "modules.dit: must be a list"),
-        ({"pipeline_class": "Pipe"}, "must be like my.module.Class"),
-        ({"pipeline_class": "nowhere.Pipe"}, "No module named 'nowhere'"),
-        ({"pipeline_class": "pathlib.Path"}, "has no from_pretrained"),
-        ({"compile": "yes"}, "compile: must be true or false"),
-        ({"compile": True, "offload": "layerwise"}, "compile: not with offload"),
-    ],
-)
-def test_a_wrong_engine_argument_is_named(
-    engine: dict[str, Any], message: str, run_directory: Path
-) -> None:
-    connector = make_connector("inprocess", run_directory, {})
-    connector.create("dit.gateway")
-    sender = connector.sender("dit.gateway")
-    with pytest.raises(ValueError, match=message):
-        DiffusionStage(StagePorts("dit", "a", engine, {}, sender))
-    sender.close()
-    connector.destroy("dit.gateway")
+from omnistage.stages.worker.stage import Opened
 
 
 async def test_the_end_of_a_cancelled_request_is_no_error_in_the_log() -> None:
