@@ -24,8 +24,8 @@ from omnistage.stages.qwen3_tts.talker_prompt import (
     TalkerVoice,
     talker_prompt,
 )
-from omnistage.stages.qwen3_tts.voice_cache import VoiceFeatures
-from omnistage.stages.qwen3_tts.voice_features import VoiceEncoder
+from omnistage.stages.qwen3_tts.voice_features import VoiceEncoder, VoiceFeatures
+from omnistage.stages.speech.entry import given_text, longest_text
 from omnistage.stages.speech.talker_stage import (
     SpokenPrompt,
     TalkerEngine,
@@ -43,9 +43,6 @@ from omnistage.stages.worker.stage import Opened, StagePorts
 logger = logging.getLogger(__name__)
 
 SMALL = "0b6"  # the size of CustomVoice that was not taught to follow instructions
-# Of a context: what the rows before the text may take, and how many a character may, as a token and
-# as speech; digits are spoken longest.
-RESERVED_ROWS, ROWS_A_CHARACTER = 512, 8
 
 
 class Talker(TalkerStage):
@@ -85,14 +82,13 @@ class Talker(TalkerStage):
     @property
     def speech(self) -> Speech:
         """Returns what it can be told beside a text."""
-        room = self._max_model_len - RESERVED_ROWS
         return Speech(
             languages=self._ids.named_languages,
             takes_pieces=self._ports.own_feed is not None,
             takes_sound=self._type == BASE,
             needs_sound=self._type == BASE,
             needs_instructions=self._type == VOICE_DESIGN,
-            max_text=max(room, self._max_model_len // 2) // ROWS_A_CHARACTER,
+            max_text=longest_text(self._max_model_len),
         )
 
     @property
@@ -267,10 +263,3 @@ class Talker(TalkerStage):
             top_p=told.subtalker_top_p,
             seed=int(random.integers(1 << 31)) if params.seed is None else params.seed,
         )
-
-
-def given_text(opened: Opened) -> GivenText:
-    """Return the body of a request, which here is always a text to be spoken."""
-    body = opened.request.body
-    assert isinstance(body, GivenText), "the talker is the entry of speech alone"
-    return body

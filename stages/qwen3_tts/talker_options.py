@@ -8,20 +8,18 @@ import msgspec
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
 from omnistage.stage_configs.json_types import Json
-from omnistage.stages.speech.talker_options import TalkerOptions
+from omnistage.stages.speech.talker_options import VoiceOptions
 from omnistage.stages.speech.talker_stage import SamplingDefaults
 
 
-class SpeakerOptions(TalkerOptions, frozen=True, forbid_unknown_fields=True):
+class SpeakerOptions(VoiceOptions, frozen=True, forbid_unknown_fields=True):
     """The stage's `options`.
 
     `text`: whether all of a text comes before the speech begins (`whole`), or a token a step while
-    it is spoken (`streamed`); by default as the reference does for the model's type. `voices`: a
-    folder that keeps what was made of reference sounds.
+    it is spoken (`streamed`); by default as the reference does for the model's type.
     """
 
     text: Literal["whole", "streamed"] | None = None
-    voices: str = ""
 
 
 class Generation(msgspec.Struct, frozen=True):

@@ -1,15 +1,14 @@
 """Features of reference audio for the talker: the vector of its voice, and its codes."""
 
-import hashlib
 import threading
-from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
 from omnistage.stages.qwen3_tts.sound_codes import load_sound_codes
@@ -19,12 +18,25 @@ from omnistage.stages.qwen3_tts.speaker_encoder import (
     SpeakerEncoderConfig,
     mel_frames,
 )
-from omnistage.stages.qwen3_tts.voice_cache import VoiceCache, VoiceFeatures
+from omnistage.stages.speech.voice_cache import Features, VoiceCache, identity_of
 from omnistage.stages.vocoder.checkpoint import read_config, read_part
 from omnistage.stages.worker.failure import RequestError
 
 PREFIX = "speaker_encoder."
 CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceFeatures:
+    """The vector of a voice [hidden], and the codes of its sound [frames, codebooks] or none."""
+
+    speaker: npt.NDArray[np.float32]
+    codes: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, features: Features | None) -> Self | None:
+        """Returns those that are kept, if they are."""
+        return None if features is None else cls(features["speaker"], features["codes"])
 
 
 class VoiceEncoder:
@@ -41,15 +53,18 @@ class VoiceEncoder:
         self._config = _speaker_encoder_config(model)
         self._speaker = _load_speaker_encoder(model, self._config, device, has_weights)
         self._codes = load_sound_codes(model, device, has_weights=has_weights)
-        identity = _identity([self._speaker, self._codes])
+        identity = identity_of([self._speaker, self._codes])
+        self._no_codes = np.zeros((0, self._codes.num_codebooks), np.int32)
         self._cache = VoiceCache(
-            identity, self._codes.num_codebooks, Path(folder) if folder else None
+            {"speaker": np.float32, "codes": np.int32},
+            f"{identity} {self._codes.num_codebooks}",
+            Path(folder) if folder else None,
         )
         self._computing = threading.Lock()
 
     def known(self, key: str, wants_codes: bool) -> VoiceFeatures | None:
         """Returns what was made of a sound before, if that is enough."""
-        return self._cache.get(key, wants_codes)
+        return VoiceFeatures.of(self._cache.get(key, *(["codes"] if wants_codes else [])))
 
     def features(
         self, sound: npt.NDArray[np.float32], key: str, wants_codes: bool
@@ -59,28 +74,27 @@ class VoiceEncoder:
 
         Raises RequestError for a sound that is too short.
         """
-        known = self._cache.get(key, wants_codes)
+        known = self.known(key, wants_codes)
         if known is None:
             with self._computing:
-                known = self._cache.get(key, wants_codes) or self._make(sound, key, wants_codes)
+                known = self.known(key, wants_codes) or self._make(sound, key, wants_codes)
         return known
 
     @torch.inference_mode()
     def _make(self, sound: npt.NDArray[np.float32], key: str, wants_codes: bool) -> VoiceFeatures:
         self._check(sound)
         samples = torch.tensor(sound, dtype=torch.float32, device=self._device)
-        without_codes = self._cache.get(key, wants_codes=False)
+        without_codes = self.known(key, wants_codes=False)
         if without_codes is None:
             vector = self._speaker(mel_frames(samples, self._config.mel_dim))
             speaker = vector.cpu().numpy()
         else:
             speaker = without_codes.speaker
-        codes = self._cache.no_codes
+        codes = self._no_codes
         if wants_codes:
             codes = self._codes(samples).cpu().numpy()
-        made = VoiceFeatures(speaker, codes)
-        self._cache.put(key, made)
-        return made
+        self._cache.put(key, {"speaker": speaker, "codes": codes})
+        return VoiceFeatures(speaker, codes)
 
     def _check(self, sound: npt.NDArray[np.float32]) -> None:
         shortest = self._config.min_samples
@@ -106,13 +120,3 @@ def _load_speaker_encoder(
     else:
         fill_with_dummy_weights(encoder.named_parameters())
     return encoder.float().to(device).train(False).requires_grad_(False)
-
-
-def _identity(encoders: Iterable[nn.Module]) -> str:
-    """Returns the identity of the weights: features of other weights are useless."""
-    digest = hashlib.sha256()
-    for encoder in encoders:
-        for name, tensor in encoder.state_dict().items():
-            digest.update(f"{name} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -55,3 +55,12 @@ class TalkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(
                 "check_ranks: there is one rank; the engine has no tensor_parallel_size"
             )
+
+
+class VoiceOptions(TalkerOptions, frozen=True, forbid_unknown_fields=True):
+    """Those of a talker whose voices are of sounds.
+
+    `voices`: a folder that keeps what was made of reference sounds.
+    """
+
+    voices: str = ""

@@ -48,7 +48,8 @@ class TalkerEngine:
 
     `schema`: what its tokens take and give. `config`: the override of the model's configuration.
     `part`: of the checkpoint. `end_ids`: those that end its speech. `num_unheard`: tokens sampled
-    beyond the codes that leave, because a model computes a frame when it is fed.
+    beyond the codes that leave, because a model computes a frame when it is fed. `arguments`: of
+    the engine, beside those of every talker.
     """
 
     schema: StepSchema
@@ -56,6 +57,7 @@ class TalkerEngine:
     part: ModelPart
     end_ids: tuple[int, ...]
     num_unheard: int = 0
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class SpokenPrompt:
 
     `ids` hold the places of the prompt's inputs, which are `options` of the bridge
     (`late_input_options`); `num_rows` counts what is known to follow them, too. `about` and
-    `tensors` go to the stage that gets the codes, in `Open`.
+    `tensors` go to the stage that gets the codes, in `Open`. `max_frames`: how long the speech may
+    be, if the request does not say it.
     """
 
     ids: Sequence[int]
@@ -72,6 +75,7 @@ class SpokenPrompt:
     num_rows: int
     about: msgspec.Struct | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    max_frames: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ class TalkerStage(EngineStage, ABC):
             "skip_tokenizer_init": True,
             "generation_config": str(generation_config_folder(parts.end_ids[0])),
             **with_own(ports.engine, TALKER),
+            **parts.arguments,
         }
         self._engine = make_engine(
             AsyncLLM,
@@ -299,6 +304,8 @@ class TalkerStage(EngineStage, ABC):
         )
         self._say(request_id, self._ports.live(request), announced, prompt.tensors)
         wanted = request.stage_params.get(self._ports.stage, {})
+        if prompt.max_frames is not None:
+            wanted = {"max_tokens": prompt.max_frames, **wanted}
         params = self._sampling(wanted, self._seed(request))
         to = [edge.target for edge in self._ports.live(request, Payload.CODES)]
         sampling = self.frame_sampling(params)

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping
 from functools import reduce
 
-import av
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from omnistage.stage_configs.json_types import Json, JsonMap
+from omnistage.stages.device.resampling import resampled
 from omnistage.stages.diffusion.makes import LENGTHS, SOUNDS
 from omnistage.stages.worker.failure import RequestError
 
@@ -38,7 +38,6 @@ WARM_UP_S = 1.0
 FULL_SCALE = 32767
 MAX_CHANNELS = 2
 CHANNELS = "audio_channels"  # of a VAE's configuration
-LAYOUTS = {1: "mono", 2: "stereo"}
 
 
 def rate_of(pipeline: object, needs_one: bool) -> int | None:
@@ -63,21 +62,12 @@ def given_samples(pipeline: object, data: npt.NDArray[np.float32], rate: float) 
     """
     own = rate_of(pipeline, needs_one=False)
     if own is not None and rate and round(rate) != own:
-        data = _resampled(data, round(rate), own)
+        data = resampled(data, round(rate), own)
     num_channels = getattr(getattr(getattr(pipeline, "vae", None), "config", None), CHANNELS, None)
     samples = torch.from_numpy(np.array(data))
     if num_channels == 1:
         return samples.mean(dim=0, keepdim=True)
     return samples.expand(num_channels, -1) if num_channels and len(samples) == 1 else samples
-
-
-def _resampled(data: npt.NDArray[np.float32], rate: int, own: int) -> npt.NDArray[np.float32]:
-    layout = LAYOUTS[len(data)]
-    frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(data), format="fltp", layout=layout)
-    frame.sample_rate = rate
-    resampler = av.AudioResampler(format="fltp", layout=layout, rate=own)
-    parts = [*resampler.resample(frame), *resampler.resample(None)]
-    return np.concatenate([part.to_ndarray() for part in parts], axis=1)
 
 
 def length_for_warm_up(known: Collection[str]) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """Features of reference sounds: the package's numbers, made once, and kept."""
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +12,9 @@ import torch
 from references.qwen3_tts_inputs import LENGTHS, NUM_CODEBOOKS, sound
 from safetensors.torch import save
 
-from omnistage.stages.qwen3_tts import voice_cache
 from omnistage.stages.qwen3_tts.sound_codes import SoundCodes
 from omnistage.stages.qwen3_tts.speaker_encoder import SpeakerEncoder
-from omnistage.stages.qwen3_tts.voice_cache import VoiceCache, VoiceFeatures
-from omnistage.stages.qwen3_tts.voice_features import VoiceEncoder
+from omnistage.stages.qwen3_tts.voice_features import VoiceEncoder, VoiceFeatures
 from omnistage.stages.worker.failure import RequestError
 
 SOUND = sound(5_000)
@@ -81,7 +78,9 @@ def test_codes_are_made_only_where_they_are_wanted(voice_model: Path, computed: 
     assert len(both.codes) == 3
     assert np.array_equal(both.speaker, vector.speaker)
     for wants_codes in (True, False):
-        assert encoder.features(SOUND, KEY, wants_codes) is both
+        again = encoder.features(SOUND, KEY, wants_codes)
+        assert again.codes is both.codes
+        assert again.speaker is both.speaker
     assert len(computed) == 2
 
 
@@ -106,7 +105,7 @@ def test_one_sound_is_computed_once_for_all_who_ask_at_once(
     with ThreadPoolExecutor(6) as threads:
         answers = [*threads.map(ask, range(6))]
     assert computed == ["SpeakerEncoder", "SoundCodes"]
-    assert all(answer is answers[0] for answer in answers)
+    assert all(answer.codes is answers[0].codes for answer in answers)
 
 
 def test_they_are_kept_over_a_restart(
@@ -155,54 +154,6 @@ def test_a_model_without_an_encoder_of_voices_is_refused(tmp_path: Path) -> None
         VoiceEncoder(str(tmp_path))
 
 
-# The cache
-
-
-def features_of(number: int) -> VoiceFeatures:
-    random = np.random.default_rng(number)
-    codes = random.integers(0, 64, (5, 4), dtype=np.int32)
-    return VoiceFeatures(random.standard_normal(8).astype(np.float32), codes)
-
-
-def found(cache: VoiceCache, count: int) -> list[int]:
-    """Which of so many are known, by their numbers; to look does not change it."""
-    return [number for number in range(count) if str(number) in cache._known]
-
-
-def test_in_memory_the_one_goes_first_that_was_not_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(voice_cache, "MAX_KNOWN", 3)
-    cache = VoiceCache("weights", 4)
-    for number in range(3):
-        cache.put(str(number), features_of(number))
-    assert cache.get("0", True) is not None
-    cache.put("3", features_of(3))
-    assert found(cache, 4) == [0, 2, 3]
-    assert cache.get("1", True) is None
-
-
-def test_in_the_folder_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(voice_cache, "MAX_STORED", 3)
-    now = iter(range(1_000_000_000, 2_000_000_000))
-
-    def asked_now(path: Path) -> None:
-        second = next(now)
-        utime(path, (second, second))
-
-    utime = os.utime
-    monkeypatch.setattr(os, "utime", asked_now)
-    for number in range(3):
-        cache = VoiceCache("weights", 4, tmp_path)
-        cache.put(str(number), features_of(number))
-        assert VoiceCache("weights", 4, tmp_path).get(str(number), True) is not None
-    assert VoiceCache("weights", 4, tmp_path).get("0", True) is not None
-    VoiceCache("weights", 4, tmp_path).put("3", features_of(3))
-    assert len(stored(tmp_path)) == 3
-    kept = [VoiceCache("weights", 4, tmp_path).get(str(number), True) for number in range(4)]
-    assert [one is not None for one in kept] == [True, False, True, True]
-
-
 @pytest.mark.parametrize("damage", ["empty", "cut", "none", "names", "kind", "text"])
 def test_a_file_that_cannot_be_read_is_made_anew(
     damage: str,
@@ -229,72 +180,3 @@ def test_a_file_that_cannot_be_read_is_made_anew(
     assert same(before, after)
     assert bool(computed) == ("made anew" in caplog.text) == (damage != "none")
     assert path.read_bytes() == whole
-
-
-def test_no_damaged_byte_gives_other_features(tmp_path: Path) -> None:
-    VoiceCache("weights", 4, tmp_path).put("one", features_of(1))
-    (path,) = stored(tmp_path)
-    whole = path.read_bytes()
-    num_read = 0
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
-        read = VoiceCache("weights", 4, tmp_path).get("one", True)
-        num_read += read is not None
-        assert read is None or same(read, features_of(1))
-    assert num_read < len(whole) / 4  # spaces of the header, and little else
-
-
-def test_a_file_is_whole_or_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def killed(self: Path, target: Path) -> Path:
-        assert len(self.read_bytes()) > 100
-        raise OSError("the disk is gone")
-
-    cache = VoiceCache("weights", 4, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killed)
-        cache.put("one", features_of(1))
-    assert "the disk is gone" in caplog.text
-    assert stored(tmp_path) == []
-    assert cache.get("one", True) is not None
-    assert VoiceCache("weights", 4, tmp_path).get("one", True) is None
-
-
-def test_what_a_killed_writer_left_is_removed_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(voice_cache, "MAX_STORED", 1)
-    (tmp_path / "features").mkdir()
-    left = tmp_path / "features" / "some.1.part"
-    left.write_bytes(b"half")
-    os.utime(left, (1, 1))
-    VoiceCache("weights", 4, tmp_path).put("one", features_of(1))
-    assert len(stored(tmp_path)) == 1
-    assert not left.exists()
-
-
-def test_a_folder_that_cannot_be_written_costs_the_restart_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "features").write_text("a file")
-    cache = VoiceCache("weights", 4, tmp_path)
-    cache.put("one", features_of(1))
-    known = cache.get("one", True)
-    assert known is not None
-    assert same(known, features_of(1))
-    assert "features of a voice are not kept" in caplog.text
-
-
-def test_a_folder_that_can_only_be_read_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    VoiceCache("weights", 4, tmp_path).put("a", features_of(1))
-
-    def refuse(path: Path) -> None:
-        raise PermissionError(f"{path} is another's")
-
-    monkeypatch.setattr(os, "utime", refuse)
-    known = VoiceCache("weights", 4, tmp_path).get("a", True)
-    assert known is not None
-    assert same(known, features_of(1))

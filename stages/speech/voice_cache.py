@@ -1,5 +1,7 @@
 """Features of reference sounds that are known: the latest in memory, more of them in a folder.
 
+Which tensors they are is the family's choice.
+
 A file there is whole or not there. One that cannot be read is as if it were not there.
 """
 
@@ -8,14 +10,16 @@ import logging
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
+from torch import nn
 
 logger = logging.getLogger(__name__)
 
@@ -23,19 +27,19 @@ MAX_KNOWN = 256  # in memory: some tens of KiB each
 MAX_STORED = 4096  # in the folder, of all checkpoints together
 SUBFOLDER = "features"
 SUFFIX = ".safetensors"
+CHECKSUM = "sha256"
+
+Features = Mapping[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class VoiceFeatures:
-    """The vector of a voice [hidden], and the codes of its sound [frames, codebooks] or none."""
-
-    speaker: npt.NDArray[np.float32]
-    codes: npt.NDArray[np.int32]
-
-    @property
-    def has_codes(self) -> bool:
-        """Returns whether there are any."""
-        return len(self.codes) > 0
+def identity_of(encoders: Iterable[nn.Module]) -> str:
+    """Returns the identity of the weights: features of other weights are useless."""
+    digest = hashlib.sha256()
+    for encoder in encoders:
+        for name, tensor in encoder.state_dict().items():
+            digest.update(f"{name} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 class VoiceCache:
@@ -44,16 +48,20 @@ class VoiceCache:
     What was asked for longest ago goes first, in memory and in the folder.
     """
 
-    def __init__(self, identity: str, num_codebooks: int, folder: Path | None = None) -> None:
-        """`identity`: of what makes the features; those of others are not found."""
+    def __init__(
+        self, dtypes: Mapping[str, npt.DTypeLike], identity: str, folder: Path | None = None
+    ) -> None:
+        """`dtypes`: of the features, by their names. `identity`: of what makes them; those of
+        others are not found.
+        """
+        self._dtypes = dtypes
         self._identity = identity
-        self.no_codes = np.zeros((0, num_codebooks), np.int32)
-        self._known: OrderedDict[str, VoiceFeatures] = OrderedDict()
+        self._known: OrderedDict[str, Features] = OrderedDict()
         self._lock = threading.Lock()
         self._folder = folder / SUBFOLDER if folder is not None else None
 
-    def get(self, key: str, wants_codes: bool) -> VoiceFeatures | None:
-        """Returns what is known of a sound, if that is enough."""
+    def get(self, key: str, *needed: str) -> Features | None:
+        """Returns what is known of a sound, if none of the needed tensors is empty."""
         with self._lock:
             found = self._known.get(key)
             if found is None:
@@ -61,9 +69,9 @@ class VoiceCache:
             if found is None:
                 return None
             self._keep(key, found)
-        return found if found.has_codes or not wants_codes else None
+        return found if all(len(found[name]) for name in needed) else None
 
-    def put(self, key: str, features: VoiceFeatures) -> None:
+    def put(self, key: str, features: Features) -> None:
         """Know it from now on."""
         with self._lock:
             self._keep(key, features)
@@ -72,7 +80,7 @@ class VoiceCache:
             except OSError as error:
                 logger.warning("features of a voice are not kept: %s", error)
 
-    def _keep(self, key: str, features: VoiceFeatures) -> None:
+    def _keep(self, key: str, features: Features) -> None:
         self._known[key] = features
         self._known.move_to_end(key)
         if len(self._known) > MAX_KNOWN:
@@ -83,12 +91,10 @@ class VoiceCache:
     def _path(self, key: str) -> Path | None:
         if self._folder is None:
             return None
-        name = hashlib.sha256(
-            f"{key} {self._identity} {self.no_codes.shape[1]}".encode()
-        ).hexdigest()
+        name = hashlib.sha256(f"{key} {self._identity}".encode()).hexdigest()
         return self._folder / f"{name}{SUFFIX}"
 
-    def _read(self, key: str) -> VoiceFeatures | None:
+    def _read(self, key: str) -> Features | None:
         path = self._path(key)
         if path is None:
             return None
@@ -103,17 +109,15 @@ class VoiceCache:
             os.utime(path)  # asked for now
         return features
 
-    def _features(self, stored: dict[str, npt.NDArray[np.generic]]) -> VoiceFeatures:
-        if stored.keys() != {"speaker", "codes", "sha256"}:
+    def _features(self, stored: dict[str, npt.NDArray[Any]]) -> Features:
+        if stored.keys() != {*self._dtypes, CHECKSUM}:
             raise ValueError(f"it has {', '.join(sorted(stored))}")
-        features = VoiceFeatures(
-            stored["speaker"].astype(np.float32), stored["codes"].astype(np.int32)
-        )
-        if stored["sha256"].tobytes() != _checksum(features):
+        features = {name: stored[name].astype(kind) for name, kind in self._dtypes.items()}
+        if stored[CHECKSUM].tobytes() != _checksum(features):
             raise ValueError("its checksum is another")
         return features
 
-    def _write(self, key: str, features: VoiceFeatures) -> None:
+    def _write(self, key: str, features: Features) -> None:
         path = self._path(key)
         if path is None:
             return
@@ -136,14 +140,15 @@ class VoiceCache:
             path.unlink(missing_ok=True)
 
 
-def _stored(features: VoiceFeatures) -> bytes:
+def _stored(features: Features) -> bytes:
     checksum = np.frombuffer(_checksum(features), np.uint8)
-    tensors = {"speaker": features.speaker, "codes": features.codes, "sha256": checksum}
+    tensors = {**features, CHECKSUM: checksum}
     return save({name: np.ascontiguousarray(one) for name, one in tensors.items()})
 
 
-def _checksum(features: VoiceFeatures) -> bytes:
-    digest = hashlib.sha256(f"{features.speaker.shape} {features.codes.shape}".encode())
-    digest.update(features.speaker.tobytes())
-    digest.update(features.codes.tobytes())
+def _checksum(features: Features) -> bytes:
+    ordered = [features[name] for name in sorted(features)]
+    digest = hashlib.sha256(" ".join(str(one.shape) for one in ordered).encode())
+    for one in ordered:
+        digest.update(one.tobytes())
     return digest.digest()
