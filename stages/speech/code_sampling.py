@@ -55,13 +55,19 @@ def gumbel_noise(
     seed: torch.Tensor, frame: torch.Tensor, num_codebooks: int, vocab_size: int
 ) -> torch.Tensor:
     """Float32 [codebooks, B, vocabulary] from seeds and frames, both int64 [B]."""
-    codebooks = torch.arange(num_codebooks, device=seed.device)[:, None, None]
-    ids = torch.arange(vocab_size, device=seed.device)
+    return -(-uniform_noise(seed, frame, num_codebooks, vocab_size).log()).log()
+
+
+def uniform_noise(
+    seed: torch.Tensor, frame: torch.Tensor, num_parts: int, size: int
+) -> torch.Tensor:
+    """Float32 [parts, B, size] between 0 and 1, without both, from int64 [B] each."""
+    parts = torch.arange(num_parts, device=seed.device)[:, None, None]
+    places = torch.arange(size, device=seed.device)
     key = seed[None, :, None]
-    for counter in (frame[None, :, None], codebooks, ids):
+    for counter in (frame[None, :, None], parts, places):
         key = _mix(key + (counter + 1) * GOLDEN_RATIO)
-    uniform = (_shift_right(key, 64 - NUM_NOISE_BITS).float() + 0.5) / (1 << NUM_NOISE_BITS)
-    return -(-uniform.log()).log()
+    return (_shift_right(key, 64 - NUM_NOISE_BITS).float() + 0.5) / (1 << NUM_NOISE_BITS)
 
 
 def _mix(value: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, Self
 
 import torch
 
-from omnistage.stages.vocoder.code_decoder import Codec, CodeDecoder
+from omnistage.stages.vocoder.code_decoder import CodeDecoder, FrameForm
 from omnistage.stages.vocoder.control import Model
 from omnistage.stages.vocoder.decoder import Decoder
 from omnistage.stages.vocoder.engine import DecoderEngine, Limits
@@ -32,8 +32,8 @@ class CheckpointVocoder(CodeDecoder, Generic[Model]):
         super().__init__(codec, layout, num_slots, next(model.parameters()))
 
     @abstractmethod
-    def make_layers(self, model: Model, layout: StateLayout) -> Codec:
-        """Make the layers, each of which reserves its region of the layout; returns the codec."""
+    def make_layers(self, model: Model, layout: StateLayout) -> FrameForm:
+        """Make the layers, each of which reserves its region of the layout; returns its frames."""
 
     @staticmethod
     @abstractmethod

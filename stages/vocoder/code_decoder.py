@@ -1,9 +1,10 @@
-"""A decoder of codec frames that carries state in slots and replays graphs of small batches."""
+"""A decoder of frames that carries state in slots and replays graphs of small batches."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,13 +21,42 @@ GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)  # launching the kernels would take longer
 MAX_GRAPH_FRAMES = 400
 
 
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """The frames of a codec, and the samples that are made of them.
+class FrameForm(Protocol):
+    """What a decoder's frames are, and the samples that are made of them.
 
     `num_held_back`: samples of each channel by which the sound comes late, because the model looks
     ahead. A stream's first chunk has so many less, and its end is never heard.
     """
+
+    @property
+    def samples_per_frame(self) -> int:
+        """Returns the samples of each channel."""
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """Returns the sample rate of its output."""
+
+    @property
+    def num_channels(self) -> NumChannels:
+        """Returns the channels of its output."""
+
+    @property
+    def num_held_back(self) -> int:
+        """Returns the samples of each channel that come late."""
+
+    def blank(self, num_frames: int) -> Frames:
+        """So many frames of zeros."""
+
+    def check(self, frames: Frames) -> None:
+        """Raises ValueError for frames that cannot be decoded."""
+
+    def batch(self, frames: Sequence[Frames]) -> torch.Tensor:
+        """Streams' frames, as many of each, as the model takes them: [B, …, n]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Frames of codes, int32 [n, codebooks]; a batch is int64 [B, codebooks, n]."""
 
     num_codebooks: int
     codebook_size: int
@@ -35,9 +65,52 @@ class Codec:
     num_channels: NumChannels = 1
     num_held_back: int = 0
 
+    def blank(self, num_frames: int) -> Frames:
+        """Frames of code 0."""
+        return np.zeros((num_frames, self.num_codebooks), np.int32)
+
+    def check(self, frames: Frames) -> None:
+        """Raises ValueError unless every code is in its codebook."""
+        size = self.codebook_size
+        if frames.ndim != 2 or frames.shape[1] != self.num_codebooks:
+            raise ValueError(f"codes of shape {frames.shape}, expected [n, {self.num_codebooks}]")
+        if frames.size and (frames.min() < 0 or frames.max() >= size):
+            raise ValueError(f"a code is not in 0..{size - 1}")
+
+    def batch(self, frames: Sequence[Frames]) -> torch.Tensor:
+        """Streams' frames as int64 [B, codebooks, n]."""
+        return torch.from_numpy(np.stack(frames).transpose(0, 2, 1)).long()
+
+
+@dataclass(frozen=True, slots=True)
+class Latents:
+    """Frames of floats [n, *shape]; a batch is [B, *shape, n], of float32."""
+
+    shape: tuple[int, ...]
+    samples_per_frame: int
+    sample_rate_hz: int
+    num_channels: NumChannels = 1
+    num_held_back: int = 0
+
+    def blank(self, num_frames: int) -> Frames:
+        """Frames of zeros."""
+        return np.zeros((num_frames, *self.shape), np.float32)
+
+    def check(self, frames: Frames) -> None:
+        """Raises ValueError for another shape, and for what is not finite."""
+        if frames.shape[1:] != self.shape or not frames.ndim:
+            expected = ", ".join(map(str, self.shape))
+            raise ValueError(f"latents of shape {frames.shape}, expected [n, {expected}]")
+        if not np.isfinite(frames).all():
+            raise ValueError("a latent is not finite")
+
+    def batch(self, frames: Sequence[Frames]) -> torch.Tensor:
+        """Streams' frames as float32 [B, *shape, n]."""
+        return torch.from_numpy(np.moveaxis(np.stack(frames), 1, -1).astype(np.float32))
+
 
 class CodeDecoder(ABC):
-    """A `Decoder` of int32 frames [n, codebooks]; a family's model is its `forward`.
+    """A `Decoder` whose frames are a codec's, or latents; a family's model is its `forward`.
 
     The family makes its layers first: each reserves its region of the layout.
     """
@@ -45,7 +118,7 @@ class CodeDecoder(ABC):
     keeps_frames = False
 
     def __init__(
-        self, codec: Codec, layout: StateLayout, num_slots: int, weights: torch.Tensor
+        self, codec: FrameForm, layout: StateLayout, num_slots: int, weights: torch.Tensor
     ) -> None:
         """State is of the weights' dtype, on their device."""
         self.codec = codec
@@ -55,7 +128,7 @@ class CodeDecoder(ABC):
 
     @abstractmethod
     def forward(self, codes: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
-        """The samples of codes int64 [B, codebooks, n], and the rows of `batch` written anew.
+        """The samples of frames [B, …, n], and the rows of `batch` written anew.
 
         Float32 [B, n * samples_per_frame], stereo [..., 2]. Shapes may depend on those of the
         arguments only, and nothing may wait for the device.
@@ -94,16 +167,12 @@ class CodeDecoder(ABC):
     # Frames
 
     def blank(self, num_frames: int) -> Frames:
-        """Frames of code 0."""
-        return np.zeros((num_frames, self.codec.num_codebooks), np.int32)
+        """Frames of zeros."""
+        return self.codec.blank(num_frames)
 
     def check(self, frames: Frames) -> None:
-        """Raises ValueError unless every code is in its codebook."""
-        num_codebooks, size = self.codec.num_codebooks, self.codec.codebook_size
-        if frames.ndim != 2 or frames.shape[1] != num_codebooks:
-            raise ValueError(f"codes of shape {frames.shape}, expected [n, {num_codebooks}]")
-        if frames.size and (frames.min() < 0 or frames.max() >= size):
-            raise ValueError(f"a code is not in 0..{size - 1}")
+        """Raises ValueError for frames that it cannot decode."""
+        self.codec.check(frames)
 
     # Decoding
 
@@ -119,8 +188,7 @@ class CodeDecoder(ABC):
         much, and a whole utterance ends that much early.
         """
         slots = [piece.state for piece in pieces]
-        frames = np.stack([piece.frames for piece in pieces]).transpose(0, 2, 1)
-        codes = torch.from_numpy(frames).long()
+        codes = self.codec.batch([piece.frames for piece in pieces])
         rows = torch.tensor([(slot.row, slot.next_row) for slot in slots])
         pcm = self._graphs.decode(rows, codes)
         if pcm is None:
@@ -141,8 +209,8 @@ class CodeDecoder(ABC):
     @torch.inference_mode()
     def record(self, num_rows: int, num_frames: int) -> None:
         """Keep a CUDA graph for batches of this shape."""
-        shape = num_rows, self.codec.num_codebooks, num_frames
-        self._graphs.record(torch.zeros(shape, dtype=torch.int64, device=self.device))
+        blank = self.codec.batch([self.codec.blank(num_frames)] * num_rows)
+        self._graphs.record(blank.to(self.device))
 
     def _decode(self, rows: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
         source, target = rows.unbind(1)

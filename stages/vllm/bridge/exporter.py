@@ -19,7 +19,7 @@ from omnistage.stages.vllm.bridge.gathering import Frames, Gathering, Lines, Lon
 from omnistage.stages.vllm.rows.cached_rows import CachedRows
 from omnistage.stages.vllm.rows.row_index import Places
 from omnistage.stages.vllm.step.step import Finished, Ints, Replay, StartedRequest
-from omnistage.stages.vllm.step.step_schema import NO_FRAME, Export
+from omnistage.stages.vllm.step.step_schema import Export, are_frames
 from omnistage.stages.worker.ledger import Held, Ledger
 
 logger = logging.getLogger(__name__)
@@ -101,8 +101,8 @@ class _Edge:
     def gather(self, rows: Ints, positions: Ints, values: torch.Tensor) -> list[int]:
         """Take a step's lines, and send the chunks that they fill; the rows that sent one."""
         is_streamed = self._due_at[rows] > 0
-        if self._export.each == "frame" and not values.is_floating_point():
-            is_streamed &= (values[:, 0] != NO_FRAME).numpy()
+        if self._export.each == "frame":
+            is_streamed &= are_frames(values).numpy()
         if not is_streamed.all():
             rows, positions = rows[is_streamed], positions[is_streamed]
             values = values[torch.from_numpy(is_streamed)]

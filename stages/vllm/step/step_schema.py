@@ -17,6 +17,7 @@ from omnistage.stages.vllm.step.step import NUM_OWN, Ints
 
 # Of a step that was fed the end of speech: with async scheduling it runs before the end is known.
 NO_FRAME = -1
+NO_FLOAT_FRAME = float("-inf")
 
 Dtype = Literal["int32", "int64", "float32"]
 Values = npt.NDArray[Any]
@@ -60,9 +61,9 @@ class RowInput(msgspec.Struct, frozen=True):
 class Export(msgspec.Struct, frozen=True):
     """The tensor that leaves the engine: a line for each codec frame, or for each row wanted.
 
-    A "frame" is what one decode step computes of a request; codes that begin with `NO_FRAME` do
-    not leave. "row": one line for each token whose request asks for it. `dtype`: as torch names it;
-    empty: that of the engine.
+    A "frame" is what one decode step computes of a request; one whose first value is `NO_FRAME`, or
+    `NO_FLOAT_FRAME`, does not leave. "row": one line for each token whose request asks for it.
+    `dtype`: as torch names it; empty: that of the engine.
     """
 
     name: str
@@ -84,6 +85,12 @@ class StepSchema(msgspec.Struct, frozen=True):
 
 
 HIDDEN_STATES = StepSchema(export=Export("hidden", "row"))
+
+
+def are_frames(values: torch.Tensor) -> torch.Tensor:
+    """Returns which lines of [n, …] are frames: bool [n]."""
+    none = NO_FLOAT_FRAME if values.is_floating_point() else NO_FRAME
+    return values.flatten(1)[:, 0] != none
 
 
 def torch_dtype(name: str, engine: torch.dtype) -> torch.dtype:

@@ -11,6 +11,7 @@ import pytest
 
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointWeights
+from omnistage.stages.vocoder.code_decoder import Codec
 from omnistage.stages.vocoder.control import TAGS, DecoderControl
 from omnistage.stages.vocoder.engine import DecodedAudio
 from omnistage.stages.vocoder.start import DecoderOptions
@@ -38,6 +39,7 @@ class Made:
     def samples(self) -> npt.NDArray[np.int16]:
         """Of a few frames, always the same, in two chunks."""
         codec = self.vocoder.codec
+        assert isinstance(codec, Codec)
         shape = (6, codec.num_codebooks)
         codes = np.random.default_rng(1).integers(0, codec.codebook_size, shape, np.int32)
         self.engine.open("one")
