@@ -1,4 +1,4 @@
-"""What a talker that is the entry of its graph gets: a text to be spoken."""
+"""The given text of a talker that is the entry of its graph."""
 
 from omnistage.stages.messages.body import GivenText
 from omnistage.stages.worker.stage import Opened

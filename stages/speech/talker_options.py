@@ -58,7 +58,7 @@ class TalkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VoiceOptions(TalkerOptions, frozen=True, forbid_unknown_fields=True):
-    """Those of a talker whose voices are of sounds.
+    """The options of a talker whose voices are made from sounds.
 
     `voices`: a folder that keeps what was made of reference sounds.
     """

@@ -22,7 +22,7 @@ MAX_GRAPH_FRAMES = 400
 
 
 class FrameForm(Protocol):
-    """What a decoder's frames are, and the samples that are made of them.
+    """The form of a decoder's frames, and the samples that are made of them.
 
     `num_held_back`: samples of each channel by which the sound comes late, because the model looks
     ahead. A stream's first chunk has so many less, and its end is never heard.

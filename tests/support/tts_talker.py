@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,9 @@ Codes = npt.NDArray[np.int32]
 
 def opened(name: str, body: Mapping[str, Any], **more: Any) -> Opened:
     """A request as the stage gets it."""
-    sound = more.pop("sound", None)
+    sound, path = more.pop("sound", None), more.pop("path", PATH)
     tensors = {} if sound is None else {"reference": Tensor.from_numpy(sound)}
-    return Opened(name, Request(spoken_of(body), ["audio"], PATH, **more), tensors)
+    return Opened(name, Request(spoken_of(body), ["audio"], path, **more), tensors)
 
 
 def asked(name: str, talk: Talk, **more: Any) -> Opened:
@@ -113,14 +114,20 @@ class TalkerHarness:
                 self._ended[chunk.request_id].set()
 
 
-def talker_ports(folder: Path, run: Path, options: Sequence[tuple[str, Any]] = ()) -> StagePorts:
-    """The talker's place in the tiny graph; its channels are below `run`."""
-    graph = load_graph(GRAPHS / "qwen3_tts_tiny.yaml", "tiny")
+def talker_ports(
+    folder: Path,
+    run: Path,
+    options: Sequence[tuple[str, Any]] = (),
+    file: str = "qwen3_tts_tiny.yaml",
+) -> StagePorts:
+    """The talker's place in a family's tiny graph; its channels are below `run`."""
+    graph = load_graph(GRAPHS / file, "tiny")
     connector = make_connector("shm", run, {"credit": 0})
     for name in CHANNELS:
         connector.create(name)
+    (decoder,) = (edge.target for edge in graph.edges)
     edge = Downstream(
-        "code2wav",
+        decoder,
         frozenset({Payload.CODES}),
         connector.sender("open"),
         connector.sender("edge_feed"),
@@ -151,15 +158,15 @@ def close_ports(ports: StagePorts, run: Path) -> None:
 
 
 @asynccontextmanager
-async def running_talker(folder: Path, run: Path) -> AsyncIterator[TalkerHarness]:
+async def running_talker(
+    folder: Path, run: Path, family: str = "qwen3_tts"
+) -> AsyncIterator[TalkerHarness]:
     """One that has started."""
-    from omnistage.stages.qwen3_tts.talker import Talker
-
-    ports = talker_ports(folder, run)
+    ports = talker_ports(folder, run, file=f"{family}_tiny.yaml")
     connector = make_connector("shm", run, {"credit": 0})
     messages: dict[str, Any] = {"outputs": TO_GATEWAY, "open": EDGE, "codes": EDGE}
     receivers = {name: connector.receiver(name, known) for name, known in messages.items()}
-    stage = Talker(ports)
+    stage = resolve_name(f"omnistage.stages.{family}.talker:Talker")(ports)
     await stage.start()
     harness = TalkerHarness(stage, receivers)
     listening = asyncio.create_task(harness.listen())

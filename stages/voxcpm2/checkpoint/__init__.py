@@ -1,0 +1,1 @@
+"""Writes VoxCPM2 checkpoints: tiny, and of real size."""
