@@ -85,8 +85,8 @@ async def test_clients_that_hang_up_at_any_moment_leave_nothing(
 @pytest.mark.parametrize(
     ("stage", "role"),
     [
-        ("text_encoder", "engine"),
         ("dit", "worker"),
+        pytest.param("text_encoder", "engine", marks=pytest.mark.repeat),
         pytest.param("text_encoder", "worker", marks=pytest.mark.repeat),
     ],
 )
