@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import inspect
 import os
 import sys
 import time
@@ -14,12 +15,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from support.installed import Installed
 
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
+
+# What a client of a test waits for comes at once on a machine that has time, and in the end on any.
+CLIENT_TIMEOUT = inspect.signature(httpx.get).parameters["timeout"].default
+for part in CLIENT_TIMEOUT.as_dict():
+    setattr(CLIENT_TIMEOUT, part, 60.0)
 
 SPAWNED = Path(__file__).parent / "support" / "spawned"
 

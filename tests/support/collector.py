@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from support.waiting import wait_until
 
 GATEWAY = "omnistage"  # as a service
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)

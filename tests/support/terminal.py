@@ -47,7 +47,7 @@ class Terminal:
         """What the key does: SIGINT for the terminal's foreground processes."""
         os.write(self._fd, b"\x03")
 
-    def wait(self, within_s: float = 30) -> int:
+    def wait(self, within_s: float = 60) -> int:
         """Returns the exit code, once the command has ended; it is killed if it takes too long."""
         deadline = time.monotonic() + within_s
         while self._read(0.1):

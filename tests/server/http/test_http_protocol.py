@@ -20,7 +20,7 @@ from omnistage.server.http.http_protocol import refusing
 from omnistage.server.http.refusal import LINGER_S
 from omnistage.server.http.socket_protocol import SPEECH_STREAM
 
-PATIENCE_S = LINGER_S + 5
+PATIENCE_S = LINGER_S + 60
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 CLOSE = "Connection: close\r\n"
 

@@ -235,8 +235,8 @@ async def test_a_killed_stage_leaves_no_semaphore(tmp_path: Path) -> None:
     assert path.exists()
     stage.kill()
     await stage.stop(0)
-    assert not path.exists()
-    assert stage._members() == []
+    await until(lambda: not path.exists())
+    await until(lambda: not stage._members())
 
 
 async def test_temporary_files_go_to_the_runs_scratch_folder(

@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from omnistage.server.common.trace import GATEWAY, Trace, following
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageState
-from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph import Deadlines, StageGraph
 from omnistage.stages.messages.to_gateway import CommandResult, Failed, Lora
 from omnistage.stages.messages.to_stage import Command
 
@@ -33,7 +33,7 @@ def replicated(**stages: dict[str, int]) -> StageGraph:
     """The graph with these keys at its stages."""
     kinds: Any = OMNI["stages"]
     changed = {name: {**kinds[name], **stages.get(name, {})} for name in kinds}
-    return StageGraph.model_validate({**OMNI, "stages": changed, "deadlines": {"command_s": 0.5}})
+    return StageGraph.model_validate({**OMNI, "stages": changed, "deadlines": {"command_s": 60}})
 
 
 class Running:
@@ -79,6 +79,7 @@ class Running:
         await until(lambda: link.is_ready and link.record.generation == generation)
 
 
+@asynccontextmanager
 async def run(directory: Path, graph: StageGraph) -> AsyncGenerator[Running, None]:
     shared = SharedConnector(directory)
     stages = FakeGraph(shared.connector)
@@ -91,18 +92,16 @@ async def run(directory: Path, graph: StageGraph) -> AsyncGenerator[Running, Non
 async def pairs(tmp_path: Path) -> AsyncIterator[Running]:
     """Two talkers and two vocoders."""
     graph = replicated(talker={"replicas": 2}, code2wav={"replicas": 2})
-    async with aclosing(run(tmp_path, graph)) as running:
-        async for one in running:
-            yield one
+    async with run(tmp_path, graph) as running:
+        yield running
 
 
 @pytest.fixture
 async def thinkers(tmp_path: Path) -> AsyncIterator[Running]:
     """Two thinkers, of at most three."""
     graph = replicated(thinker={"replicas": 2, "max_replicas": 3})
-    async with aclosing(run(tmp_path, graph)) as running:
-        async for one in running:
-            yield one
+    async with run(tmp_path, graph) as running:
+        yield running
 
 
 def is_whole(outputs: list[Output]) -> bool:
@@ -151,8 +150,7 @@ def test_no_request_meets_a_replica_that_is_down_whatever_dies_and_comes(
 
     async def play(directory: Path) -> None:
         asked: list[asyncio.Task[list[Output]]] = []
-        async with aclosing(run(directory, graph)) as running:
-            pairs = await anext(running)
+        async with run(directory, graph) as pairs:
             links = pairs.runtime.fleet.stages
             thinker = pairs.fake.stages["thinker"]
             pairs.fake.is_loading = set(EVERY)  # what has died is down until it comes
@@ -302,9 +300,12 @@ async def test_a_replica_that_goes_lets_its_requests_end_and_others_lose_nothing
     assert thinkers.paths("thinker@1")[-1][0] == "thinker@1"  # it has been idle the longest
 
 
-async def test_a_replica_whose_requests_do_not_end_stays(thinkers: Running) -> None:
+async def test_a_replica_whose_requests_do_not_end_stays(tmp_path: Path) -> None:
     requests = [request_of("endless", "text") for _ in "ab"]
+    hurried = {"deadlines": Deadlines(command_s=0.5)}
+    graph = replicated(thinker={"replicas": 2}).model_copy(update=hurried)
     async with (
+        run(tmp_path, graph) as thinkers,
         aclosing(outputs_of(thinkers.runtime, requests[0])) as one,
         aclosing(outputs_of(thinkers.runtime, requests[1])) as other,
     ):
@@ -313,7 +314,7 @@ async def test_a_replica_whose_requests_do_not_end_stays(thinkers: Running) -> N
         with pytest.raises(ApiError, match=r"thinker@1 did not end within 0.5 s") as refused:
             await thinkers.runtime.scaling.scale("thinker", 1)
         assert refused.value.code == "busy"
-    assert thinkers.runtime.fleet.stages["thinker@1"].is_open
+        assert thinkers.runtime.fleet.stages["thinker@1"].is_open
 
 
 async def test_a_replica_that_is_down_goes_first(thinkers: Running) -> None:

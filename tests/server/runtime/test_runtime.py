@@ -120,8 +120,7 @@ async def test_a_lost_edge_fails_the_requests_that_cross_it_and_no_stage(
             lambda: [type(one.message) for one in thinker.seen].count(to_stage.Request) == 2
         )
         runtime.fleet.lose([edge])
-        await asyncio.sleep(0.05)
-        assert (outcome_of(speaking), outcome_of(writing)) == (spoken, written)
+        await until(lambda: (outcome_of(speaking), outcome_of(writing)) == (spoken, written))
         assert f"from {edge[0]} to {edge[1]} was lost" in str(speaking.exception())
         assert not runtime.fleet.unready
         assert len(stages.launched) == len(GRAPH.stages)

@@ -1,12 +1,13 @@
 """The thinker stage before its engine starts."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.bodies import spoken_of
+from support.waiting import until
 from transformers import AutoTokenizer
 from vllm.triton_utils import HAS_TRITON
 
@@ -50,8 +51,8 @@ class Talking:
         carries = payloads(Payload.TOKENS, Payload.ROWS)
         edge = Downstream("talker", carries, opens, feed, rows, [4, 8])
         ports = StagePorts("thinker", str(checkpoint), {}, {}, outputs, [edge])
-        ports.deadlines = Deadlines(next_chunk_s=0.1)
-        self.stage = Thinker(ports)
+        ports.deadlines = Deadlines(next_chunk_s=600)
+        self.ports, self.stage = ports, Thinker(ports)
 
     def serve(self, text: str, **more: Any) -> asyncio.Task[None]:
         body = {"input": text, "instructions": "Whisper.", **more}
@@ -65,11 +66,25 @@ class Talking:
         tensors = [chunk.tensors["tokens"] for chunk in got if chunk.tensors]
         return [token for one in tensors for token in one.numpy().tolist()]
 
+    async def heard(self, count: int) -> list[Any]:
+        """The next messages that announce or keep the request, once so many have come."""
+        got: list[Any] = []
+        while len(got) < count:
+            got += [chunk.message for chunk in iter(self.opens.receive, None)]
+            await asyncio.sleep(0.001)
+        return [type(message) for message in got]
+
     def close(self) -> None:
         for end in self._ends:
             end.close()
         for address in self._addresses:
             self._connector.destroy(address)
+
+
+def grown(into: list[Any], more: Iterable[Any]) -> list[Any]:
+    """Returns what has come so far."""
+    into.extend(more)
+    return into
 
 
 @pytest.fixture
@@ -83,14 +98,13 @@ async def test_a_text_in_pieces_is_fed_to_the_talker_word_by_word_as_it_comes(
     talking: Talking,
 ) -> None:
     serving = talking.serve("Hello th", open=True)
-    await asyncio.sleep(0.01)
-    opened = talking.opens.receive()
-    assert opened is not None
-    prompt = opened.tensors["prompt"].numpy().tolist()
-    assert talking.fed() == list(b"Hello")
+    opened: list[Any] = []
+    fed: list[int] = []
+    await until(lambda: grown(opened, iter(talking.opens.receive, None)))
+    prompt = opened[0].tensors["prompt"].numpy().tolist()
+    await until(lambda: grown(fed, talking.fed()) == list(b"Hello"))
     talking.stage.more_text("a", "ere, you", False)
-    await asyncio.sleep(0.01)
-    assert talking.fed() == list(b" there,")
+    await until(lambda: grown(fed, talking.fed()) == list(b"Hello there,"))
     assert not talking.ended
     talking.stage.more_text("a", "!", True)
     await serving
@@ -109,12 +123,11 @@ async def test_a_text_in_pieces_is_fed_to_the_talker_word_by_word_as_it_comes(
 
 
 async def test_the_talker_hears_that_more_text_will_come(talking: Talking) -> None:
+    talking.ports.deadlines = Deadlines(next_chunk_s=0.1)
     serving = talking.serve("Hm", open=True)
-    await asyncio.sleep(0.2)
-    said = [type(chunk.message) for chunk in iter(talking.opens.receive, None)]
-    assert said[:3] == [Open, Waits, Waits]
-    chunks = list(iter(talking.feed.receive, None))
-    assert chunks
+    assert (await talking.heard(3))[:3] == [Open, Waits, Waits]
+    chunks: list[Any] = []
+    await until(lambda: grown(chunks, iter(talking.feed.receive, None)))
     assert not any(chunk.tensors or chunk.last for chunk in chunks)
     talking.stage.more_text("a", "", True)
     await serving
@@ -126,24 +139,23 @@ async def test_the_talker_hears_of_each_piece_that_frames_will_come_as_slowly_as
 ) -> None:
     """Pieces that are in time give a frame each, and a decoder gets many at once: it is told."""
     serving = talking.serve("H", open=True)
-    await asyncio.sleep(0.01)
-    assert [type(chunk.message) for chunk in iter(talking.opens.receive, None)] == [Open, Waits]
+    assert await talking.heard(2) == [Open, Waits]
+    list(iter(talking.feed.receive, None))
     for piece in ("m", "m", " so"):
         talking.stage.more_text("a", piece, False)
-        await asyncio.sleep(0.01)
-        assert [type(chunk.message) for chunk in iter(talking.opens.receive, None)] == [Waits]
-        assert talking.feed.receive() is not None, "the talker's engine waits, too"
+        assert await talking.heard(1) == [Waits]
+        await until(lambda: talking.feed.receive() is not None)  # the talker's engine waits, too
     talking.stage.more_text("a", "", True)
     await serving
 
 
 async def test_an_open_text_without_a_token_is_told_as_silent(talking: Talking) -> None:
     serving = talking.serve("", open=True)
-    await asyncio.sleep(0.01)
+    begun = await talking.heard(2)
     talking.stage.more_text("a", "", True)
     await serving
     said = [type(chunk.message) for chunk in iter(talking.opens.receive, None)]
-    assert said == [Open, Waits, Waits, NothingToSay]
+    assert [*begun, *said] == [Open, Waits, Waits, NothingToSay]
 
 
 async def test_a_cancel_while_text_comes_leaves_nothing(talking: Talking) -> None:

@@ -12,6 +12,7 @@ from references.qwen3_tts_inputs import sound
 from references.qwen3_tts_talks import MODELS
 from support.bodies import given_text
 from support.tts_talker import close_ports, opened, talker_ports
+from support.waiting import until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import make_run_directory
@@ -166,12 +167,11 @@ async def test_a_text_in_pieces_waits_for_its_prompt_and_shows_life_with_each_pi
         await asyncio.sleep(0.05)
         assert told == []
         await stage.prompt_of(request, stage.default_speaker)
-        await asyncio.sleep(0.05)
+        await until(lambda: told)
         assert len(told) == 1
         for number, piece in enumerate((" thr", "ee", " four"), 2):
             stage.more_text(request.id, piece, False)
-            await asyncio.sleep(0.05)
-            assert len(told) == number
+            await until(lambda count=number: len(told) == count)  # type: ignore[misc]
         feeding.cancel()
         await asyncio.gather(feeding, return_exceptions=True)
 

@@ -1,8 +1,8 @@
 """What of an answer goes to the stages that make something of its words."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from omnistage.stage_configs.kinds import Payload, Payloads, payloads
 from omnistage.stages.messages.body import Chat, Draw
 from omnistage.stages.messages.edge import EDGE, Edge, NothingToSay, Open, ReleasedWords, Waits
 from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.vllm.answers import released_text
 from omnistage.stages.vllm.answers.released_text import ReleasedText
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Downstream, StagePorts
@@ -124,12 +125,17 @@ def test_an_answer_without_words_says_so(edges: Edges) -> None:
     assert edges.text("dit") == [("", True)]
 
 
-def test_while_it_thinks_the_edge_is_told_now_and_then(edges: Edges) -> None:
-    edges.ports.deadlines = Deadlines(next_chunk_s=0.1)
+def test_while_it_thinks_the_edge_is_told_now_and_then(
+    edges: Edges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(released_text, "time", clock)
+    edges.ports.deadlines = Deadlines(next_chunk_s=100)
     released = ReleasedText("a", request("dit"), edges.ports)
     released.open()
     for _ in range(4):
-        time.sleep(0.04)
+        now += 40
         released.add(delta(reasoning="hm"))
     assert edges.said("dit")[1:] == [Waits(), Waits()]
 
