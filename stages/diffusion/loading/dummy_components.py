@@ -1,6 +1,7 @@
 """A pipeline's modules of their real sizes with random weights, from their configurations alone."""
 
 import json
+from collections.abc import Mapping
 from importlib import import_module
 from itertools import repeat
 from pathlib import Path
@@ -21,11 +22,13 @@ from omnistage.stages.dummy_weights import fill_with_dummy_weights
 INDEX = "model_index.json"
 
 
-def empty_components(folder: Path, dtype: torch.dtype) -> dict[str, Module]:
+def empty_components(
+    folder: Path, dtype: torch.dtype, declared: Mapping[str, type] | None = None
+) -> dict[str, Module]:
     """The modules that a pipeline's folder names. Weights are on the meta device, buffers real."""
     return {
         name: empty_module(made, folder / name, dtype)
-        for name, made in classes_in(folder).items()
+        for name, made in classes_in(folder, declared).items()
         if issubclass(made, Module)
     }
 
@@ -38,11 +41,11 @@ def index_of(folder: Path) -> Json:
     return index
 
 
-def classes_in(folder: Path) -> dict[str, type]:
-    """The classes of the components that a pipeline's folder names."""
-    index = index_of(folder)
+def classes_in(folder: Path, declared: Mapping[str, type] | None = None) -> dict[str, type]:
+    """The classes of the components of a pipeline's folder: those `declared`, or those it names."""
+    index, known = index_of(folder), declared or {}
     return {
-        name: _class_of(*entry)
+        name: known[name] if name in known else _class_of(*entry)
         for name, entry in index.items()
         if not name.startswith("_") and isinstance(entry, list) and entry[0] is not None
     }

@@ -160,13 +160,18 @@ class LoadOptions(EngineOptions):
         tops = None if declared is None else {name.partition(".")[0] for name in declared}
         return {
             name: made
-            for name, made in classes_in(folder).items()
+            for name, made in self._classes_in(folder).items()
             if (denoises(made) if tops is None else name in tops)
         }
 
     def tiled_in(self, folder: Path) -> dict[str, type]:
         """The classes of a folder's components that can decode in tiles."""
-        return {name: made for name, made in classes_in(folder).items() if has_tiles(made)}
+        classes = self._classes_in(folder)
+        return {name: made for name, made in classes.items() if has_tiles(made)}
+
+    def _classes_in(self, folder: Path) -> dict[str, type]:
+        """The classes of a folder's components: those that its pipeline's class declares first."""
+        return classes_in(folder, declared_classes(self.class_in(folder)))
 
     def place(self, pipeline: Pipeline) -> LoadedPipeline:
         """A pipeline that was read, on its device."""
@@ -215,11 +220,12 @@ class LoadOptions(EngineOptions):
         folder = self.folder_of(model)
         if self.pipeline_class is None:
             offer(Checkpoint(str(folder)), {CONTROLNET: self.controlnet})
-        check_no_modules(self.custom_pipeline_args, classes_in(folder))
+        classes = self._classes_in(folder)
+        check_no_modules(self.custom_pipeline_args, classes)
         left_out, nets = dict.fromkeys(without), ControlNets.of(self.controlnet)
         if only_denoisers:
             used = self.denoisers_in(folder) | (self.tiled_in(folder) if has_tiled else {})
-            names = (*classes_in(folder), *nets.names)
+            names = (*classes, *nets.names)
             left_out = {name: None for name in names if name not in used}
         maker = device_of(self.device) if device == HOST else device
         usual = "float32" if maker.type == "cpu" else "bfloat16"
@@ -230,7 +236,9 @@ class LoadOptions(EngineOptions):
             self._check_fit(stage, device, dtype, self._placed(sizes, folder))
             tell_loading(Phase.READING, total_bytes=sum(sizes.values()))
             return self._made(folder, dtype, {**nets.read(dtype), **left_out})
-        components = others(left_out, empty_components(folder, dtype) | nets.empty(dtype))
+        declared = declared_classes(self.class_in(folder))
+        empty = empty_components(folder, dtype, declared) | nets.empty(dtype)
+        components = others(left_out, empty)
         sizes = {name: num_bytes(one) for name, one in components.items()}
         self._check_fit(stage, device, dtype, self._placed(sizes, folder))
         waiting = self.denoisers_in(folder) if self.shard > 1 else ()
@@ -274,6 +282,12 @@ class LoadOptions(EngineOptions):
     ) -> None:
         start = Start(stage, device, dtype, free_bytes(device), ADVICE, sizes)
         start.check(takes_turns=self.offload is not None)
+
+
+def declared_classes(made: type) -> Mapping[str, type]:
+    """Return the classes of components, by name, that a pipeline's class declares; {} for none."""
+    declared: Mapping[str, type] = getattr(made, "component_classes", {})
+    return declared
 
 
 def class_of(path: str | None) -> Any:

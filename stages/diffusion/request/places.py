@@ -1,8 +1,8 @@
 """The places that pipelines have for media: which argument takes which, in what form."""
 
 import sys
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -214,6 +214,15 @@ def places_of(known: Collection[str], takes_several: bool) -> dict[str, MediaPla
             places[row.field] = MediaPlace(row.argument, row.made, 1 if is_single else row.most)
             taken.add(row.argument)
     return places
+
+
+def limited(places: Mapping[str, MediaPlace], made: type) -> dict[str, MediaPlace]:
+    """Return places for no more media of a field than a pipeline's class says it takes."""
+    limits: Mapping[str, int] = getattr(made, "media_limits", {})
+    return {
+        field: replace(place, most=min(place.most, limits.get(field, place.most)))
+        for field, place in places.items()
+    }
 
 
 def num_controls(pipeline: object) -> int:

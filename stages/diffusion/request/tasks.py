@@ -29,6 +29,7 @@ from omnistage.stages.diffusion.request.places import (
     Media,
     MediaPlace,
     RequestMedium,
+    limited,
     num_controls,
     places_of,
 )
@@ -83,7 +84,7 @@ class PipelineTask:
     def of(cls, pipeline: Pipeline, needed: Collection[str] | None = None) -> "PipelineTask":
         """Return a pipeline's task; `needed`: None for what its class says."""
         known = arguments_of(pipeline)
-        places = places_of(known, takes_several(pipeline))
+        places = limited(places_of(known, takes_several(pipeline)), type(pipeline))
         found = frozenset(_needed(type(pipeline), known, places) if needed is None else needed)
         return cls(pipeline, places, found)
 

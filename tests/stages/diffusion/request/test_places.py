@@ -8,7 +8,13 @@ import pytest
 from PIL import Image
 
 from omnistage.stages.diffusion.request.media import media_arguments
-from omnistage.stages.diffusion.request.places import JOINED, RequestMedium
+from omnistage.stages.diffusion.request.places import (
+    JOINED,
+    MANY,
+    MediaPlace,
+    RequestMedium,
+    limited,
+)
 from omnistage.stages.diffusion.request.tasks import PipelineTask
 
 PLACES: dict[str, dict[str, str]] = {
@@ -144,3 +150,12 @@ def test_a_picture_has_the_channels_that_the_pipeline_reads() -> None:
         assert (made.mode, made.getpixel((0, 0))) == (mode, corner)
     opaque = media_arguments(with_alpha, {"image": [RequestMedium(clear[..., :3])]}, {})["image"]
     assert opaque.getpixel((0, 0)) == (0, 0, 0, 255)
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"), [({"image": 5}, 5), ({"image": 99}, MANY), ({"mask": 1}, MANY), ({}, MANY)]
+)
+def test_a_class_may_take_fewer_media_of_a_field(limits: dict[str, int], most: int) -> None:
+    places = {"image": MediaPlace("input_images", lambda *given: given, MANY)}
+    made = type("Made", (), {"media_limits": limits} if limits else {})
+    assert limited(places, made)["image"].most == most
