@@ -641,9 +641,18 @@ class StageGraph(FrozenModel):
         return carried_between(self.stages[edge.source], self.stages[edge.target], edge.carries)
 
     def waits_for(self, output: str) -> set[str]:
-        """Outputs that end before this one begins: the texts that a stage on its way waits for."""
-        writers = self.writers(output)
+        """Outputs of a chat that end before this one begins: texts that a stage on its way waits
+        for, or that may take its place.
+        """
+        writers = self.writers(output) | self.choosers(output)
         return {other for other, maker in self.outputs.items() if maker in writers}
+
+    def choosers(self, output: str) -> set[str]:
+        """The stages on the way to this output that may answer a chat by words in its place."""
+        maker = self.outputs[output]
+        return {name for name in self.path({output}) if KINDS[self.stages[name].kind].chooses} - {
+            maker
+        }
 
     def writers(self, output: str) -> set[str]:
         """The stages whose words a stage on the way to this output waits for."""

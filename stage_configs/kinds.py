@@ -84,6 +84,9 @@ class Kind:
     stages set themselves, beside those of every stage (own_arguments.py). `stores_voices`: it keeps
     what it computes of the sounds of voices in the folder that its option `voices` names.
 
+    `chooses`: its answer to a chat may be an image, which the stage after it makes of arguments, or
+    words, and then that stage makes none.
+
     `offer`: reads from a checkpoint and the engine's arguments what of `outputs` a model makes. It
     returns None if that is not known, and raises ValueError if none of it is served.
 
@@ -119,6 +122,7 @@ class Kind:
     reference: PublishedReference | None = None
     exact: JsonMap = field(default_factory=dict)
     gives: GivenArguments | None = None
+    chooses: bool = False
 
     def __post_init__(self) -> None:
         if (self.gives is not None) != (Payload.ARGUMENTS in self.makes):

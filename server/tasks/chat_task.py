@@ -125,9 +125,10 @@ def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
     """
     if chat.modalities is None:
         return "image" in graph.outputs and "text" not in graph.outputs
-    return "image" in chat.modalities and not (
-        "image" in graph.outputs and graph.waits_for("image")
-    )
+    if "image" not in chat.modalities or "image" not in graph.outputs:
+        return "image" in chat.modalities
+    is_beside_text = "text" in chat.modalities and graph.waits_for("image")
+    return not (graph.writers("image") or is_beside_text)
 
 
 async def answer_chat(

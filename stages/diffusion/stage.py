@@ -81,7 +81,8 @@ class DiffusionStage:
 
     async def _serve(self, opened: Opened, told: Told) -> None:
         loop = asyncio.get_running_loop()
-        body = await self._body(opened)
+        to_come = self._to_come(opened)
+        body = None if to_come.is_nothing else await self._body(opened)
         if body is None:
             told.nothing()
             return
@@ -94,7 +95,6 @@ class DiffusionStage:
         media, body = fitted(task, media, body)
         keeps_size = "image" in media and self._made.kind == "image"
         body = self._options.defaults.completed(body, has_image=keeps_size)
-        to_come = self._to_come(opened)
         fields = {name: value for name, value in body.items() if name not in to_come.names}
         arguments = call_arguments(pipeline, fields, opened.request.seed) | to_come.values
         arguments |= media_arguments(task, media, arguments) | control_arguments(pipeline, body)

@@ -16,7 +16,7 @@ from omnistage.stage_configs.kinds import GivenArguments
 from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.diffusion.pipeline import PipelineCall
 from omnistage.stages.diffusion.request.tasks import arguments_of
-from omnistage.stages.messages.arguments import ArgumentsToCome
+from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
 from omnistage.stages.messages.edge import Edge, Ids, Rows
 from omnistage.stages.worker.ledger import Held, Ledger
 from omnistage.stages.worker.stage import StagePorts
@@ -52,8 +52,8 @@ class ComingArguments:
         name, row = message.text, message.row
         sent = chunk.tensors["hidden"]
         hidden = torch.frombuffer(sent.data, dtype=dtype_of(sent.dtype)).view(sent.shape)
-        places = torch.from_numpy(chunk.tensors["positions"].numpy()).long()
-        places -= self._to_come.rows[name].first
+        positions = torch.from_numpy(chunk.tensors["positions"].numpy()).long()
+        hidden, places = wanted(hidden, positions, self._to_come.rows[name], row)
         if name not in self._rows:
             self._rows[name] = hidden.new_zeros(*self._masks[name].shape, hidden.shape[1])
         self._rows[name][row, places] = hidden
@@ -124,6 +124,20 @@ class Upstream:
         """Let the ledger go."""
         if self._ledger is not None:
             self._ledger.close()
+
+
+def wanted(
+    hidden: torch.Tensor, positions: torch.Tensor, to_come: RowsToCome, row: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rows of a text that are a part of its argument, and their places in it."""
+    places = positions - to_come.first
+    if not to_come.left_out:
+        return hidden, places
+    is_wanted = torch.ones(len(positions), dtype=torch.bool)
+    for start, stop in to_come.left_out[row]:
+        is_wanted &= (positions < start) | (positions >= stop)
+        places = places - (positions - start).clamp(0, stop - start)
+    return hidden[is_wanted], places[is_wanted]
 
 
 def mask_of(lengths: list[int]) -> torch.Tensor:

@@ -230,3 +230,30 @@ async def test_a_cancel_leaves_nothing_and_late_rows_hold_no_credit(edge: Edge) 
     edge.send(part(*PARTS[1]))
     await asyncio.sleep(0)
     assert (edge.num_waiting, edge.receiver.num_requests) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("spans", "kept"),
+    [
+        ([], [0, 1, 2, 3, 4, 5]),
+        ([(0, 2)], [2, 3, 4, 5]),
+        ([(1, 3), (5, 6)], [0, 3, 4]),
+        ([(0, 1), (2, 3), (4, 5)], [1, 3, 5]),
+    ],
+)
+def test_rows_that_are_left_out_have_no_place_in_the_argument(
+    spans: list[tuple[int, int]], kept: list[int]
+) -> None:
+    rows_ = torch.arange(12, dtype=torch.float32).view(6, 2)
+    about = RowsToCome(FIRST, [len(kept)], left_out=[[(FIRST + a, FIRST + b) for a, b in spans]])
+    coming = ComingArguments(ArgumentsToCome({"prompt_embeds": about}))
+    for start, stop in ((3, 6), (0, 4)):
+        tensors = {
+            "hidden": Tensor.from_numpy(rows_[start:stop].numpy()),
+            "positions": Tensor.from_numpy(np.arange(FIRST + start, FIRST + stop, dtype=np.int32)),
+        }
+        assert not coming.is_complete
+        coming.add(Chunk("a", Rows("prompt_embeds", 0), start, tensors))
+    assert coming.is_complete
+    made = coming.arguments(CPU, torch.float32)["prompt_embeds"]
+    assert torch.equal(made, rows_[None, kept])
