@@ -152,6 +152,15 @@ def tiny_glm_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_omnigen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from omnistage.stages.omnigen2.checkpoint.tiny import write_tiny_omnigen2
+
+    folder = tmp_path_factory.mktemp("tiny") / "omnigen2"
+    write_tiny_omnigen2(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one tiny Qwen-Image pipeline."""
     from omnistage.stages.diffusion.checkpoint import write_tiny

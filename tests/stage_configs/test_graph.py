@@ -201,6 +201,13 @@ def test_an_output_waits_for_the_text_that_its_stage_is_given_whole(tmp_path: Pa
     assert graph.waits_for("audio") == graph.waits_for("text") == set()
 
 
+def test_an_image_waits_for_the_words_that_may_take_its_place_and_can_be_asked_for_alone() -> None:
+    graph = load_graph(GRAPHS / "omnigen2.yaml")
+    assert graph.waits_for("image") == {"text"}
+    assert graph.waits_for("text") == graph.writers("image") == set()
+    assert load_graph(GRAPHS / "qwen_image_split.yaml").waits_for("image") == set()
+
+
 def test_a_stages_own_model_overrides_the_graphs(tmp_path: Path) -> None:
     graph = load(tmp_path, MIXED)
     assert graph.model_of("dit") == "some/pipeline"

@@ -1,0 +1,1 @@
+"""Writes checkpoints of OmniGen2."""

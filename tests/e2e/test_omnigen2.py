@@ -1,0 +1,275 @@
+"""OmniGen2 over HTTP: images of words and of images, as its own code makes them."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from references.omnigen2_drawings import CHATS, DRAWINGS, SQUARE, STEPS, Drawing, noise
+from support.image_requests import ask, expected, is_same, picture_server, pictures_of
+from support.killed_image_stage import check_a_killed_stage
+from support.omnigen2 import Pictures, Recorded, bare_omnigen2, recorded
+from support.pictures import file_of, pixels_of
+from support.server import TinyServer, running_server
+
+from omnistage.stages.omnigen2.checkpoint.tiny import make_tokenizer
+from omnistage.stages.omnigen2.pipeline import OmniGen2Pipeline
+from omnistage.stages.omnigen2.prompt import PICTURE
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def bare(tiny_omnigen2: Path) -> Any:
+    return bare_omnigen2(tiny_omnigen2)
+
+
+@pytest.fixture(scope="module")
+def published(tiny_omnigen2: Path) -> Recorded:
+    return recorded(tiny_omnigen2)
+
+
+@pytest.fixture(scope="module")
+def server(tiny_omnigen2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    """Its name makes sure that nothing is left of each test's requests."""
+    log = tmp_path_factory.mktemp("omnigen2") / "log"
+    with running_server(str(tiny_omnigen2), log) as running:
+        yield running
+
+
+def fields_of(drawing: Drawing) -> dict[str, Any]:
+    """Return the fields of a request for a drawing."""
+    fields = {"prompt": drawing.prompt, "seed": drawing.seed, "num_inference_steps": STEPS}
+    arguments = dict(drawing.arguments)
+    if "num_images_per_prompt" in arguments:
+        fields["n"] = arguments.pop("num_images_per_prompt")
+    if "image_guidance_scale" in arguments:
+        fields["extra"] = {"image_guidance_scale": arguments.pop("image_guidance_scale")}
+    if drawing.size is not None:
+        fields["size"] = "{}x{}".format(*drawing.size)
+    return fields | arguments
+
+
+async def draw(server: TinyServer, drawing: Drawing) -> httpx.Response:
+    """Ask for a drawing, with its images as files."""
+    fields = fields_of(drawing)
+    async with httpx.AsyncClient(timeout=300) as client:
+        if not drawing.given:
+            return await client.post(f"{server.url}/v1/images/generations", json=fields)
+        files = [("image[]", ("a.png", file_of(one), "image/png")) for one in drawing.images]
+        form = {k: v if isinstance(v, str) else json.dumps(v) for k, v in fields.items()}
+        return await client.post(f"{server.url}/v1/images/edits", data=form, files=files)
+
+
+async def test_requests_of_several_lengths_sizes_and_images_equal_the_published_code(
+    server: TinyServer, published: Recorded
+) -> None:
+    alone = await draw(server, DRAWINGS[-1])
+    together = await asyncio.gather(*(draw(server, one) for one in DRAWINGS))
+    for answer, drawing in zip([alone, *together], [DRAWINGS[-1], *DRAWINGS], strict=True):
+        made = pictures_of(answer)
+        assert len(made) == len(published.drawings[drawing.name])
+        for picture, wanted in zip(made, published.drawings[drawing.name], strict=True):
+            assert is_same(picture, wanted), drawing.name
+
+
+async def test_one_stage_makes_the_same_images(
+    tiny_omnigen2: Path, published: Recorded, tmp_path: Path
+) -> None:
+    graph, made = "omnigen2_image.yaml", f"{OmniGen2Pipeline.__module__}.OmniGen2Pipeline"
+    with picture_server(
+        graph, tiny_omnigen2, tmp_path, pipeline_class=made, max_megapixels=4
+    ) as alone:
+        answers = await asyncio.gather(*(draw(alone, one) for one in DRAWINGS))
+    for answer, drawing in zip(answers, DRAWINGS, strict=True):
+        for picture, wanted in zip(
+            pictures_of(answer), published.drawings[drawing.name], strict=True
+        ):
+            assert is_same(picture, wanted), drawing.name
+
+
+def messages_of(chat: Drawing) -> list[Any]:
+    """Return the conversation of a chat: its images, then its words."""
+    parts: list[Any] = [
+        {"type": "image_url", "image_url": {"url": url_of(file_of(one))}} for one in chat.images
+    ]
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": chat.prompt}]}]
+
+
+def url_of(file: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(file).decode()}"
+
+
+async def answer(server: TinyServer, messages: Sequence[Any], **more: Any) -> Any:
+    """Return the message that answers a chat; its special tokens are shown."""
+    body = {"messages": messages, "modalities": ["text", "image"], "skip_special_tokens": False}
+    body |= {"temperature": 0, "max_tokens": 256, "num_inference_steps": STEPS, **more}
+    async with httpx.AsyncClient(timeout=300) as client:
+        found = await client.post(f"{server.url}/v1/chat/completions", json=body)
+    assert found.status_code == 200, found.text
+    return found.json()["choices"][0]["message"]
+
+
+def drawn_in(message: Any) -> list[Pictures]:
+    urls = [one["image_url"]["url"] for one in message.get("images") or ()]
+    return [pixels_of(url.partition(",")[2]) for url in urls]
+
+
+def chat_fields(chat: Drawing) -> dict[str, Any]:
+    fields: dict[str, Any] = {"seed": chat.seed}
+    return fields if chat.size is None else {**fields, "size": "{}x{}".format(*chat.size)}
+
+
+async def test_chats_are_answered_by_words_or_a_picture_as_by_the_published_code(
+    server: TinyServer, published: Recorded
+) -> None:
+    chats = [one for one in CHATS if not one.given]
+    asked = (answer(server, messages_of(one), **chat_fields(one)) for one in chats)
+    for message, chat in zip(await asyncio.gather(*asked), chats, strict=True):
+        words = published.texts[chat.name].removesuffix(PICTURE)
+        assert (message["content"] or "") == words, chat.name
+        wanted = list(published.chats.get(chat.name, ()))
+        made = drawn_in(message)
+        assert len(made) == len(wanted), chat.name
+        assert bool(words) != bool(made)
+        for picture, one in zip(made, wanted, strict=True):
+            assert is_same(picture, one), chat.name
+
+
+async def test_a_picture_can_be_talked_about(server: TinyServer, published: Recorded) -> None:
+    first = {"role": "user", "content": CHATS[1].prompt}
+    drawn = await answer(server, [first], **chat_fields(CHATS[1]))
+    (picture,) = drawn_in(drawn)
+    assert is_same(picture, published.chats[CHATS[1].name][0])
+    (url,) = (one["image_url"] for one in drawn["images"])
+
+    def then(given: str) -> list[Any]:
+        parts = [{"type": "image_url", "image_url": {"url": given}}]
+        said = {"role": "assistant", "content": "Here it is."}
+        last = {"role": "user", "content": [*parts, {"type": "text", "text": "who?"}]}
+        return [first, said, last]
+
+    words = {"modalities": ["text"], "max_tokens": 12}
+    about = await answer(server, then(url["url"]), **words)
+    assert about["content"]
+    assert not about.get("images")
+    other = await answer(server, then(url_of(file_of(noise((64, 64), 9)))), **words)
+    assert other["content"] != about["content"]
+
+
+async def test_a_picture_is_made_of_the_images_of_its_chat(server: TinyServer) -> None:
+    begins = {"logit_bias": {str(make_tokenizer().id(PICTURE)): 100}, "seed": 1}
+    chats = (
+        Drawing("one", "make it blue", given=((90, 70),)),
+        Drawing("another", "make it blue", given=((90, 70),)),
+        Drawing("two", "both", SQUARE, ((64, 96), (40, 64))),
+    )
+    others = [messages_of(one) for one in chats]
+    others[1][0]["content"][0]["image_url"]["url"] = url_of(file_of(noise((90, 70), 5)))
+    more = [begins | chat_fields(one) | {"seed": 1} for one in chats]
+    asked = (answer(server, m, **f) for m, f in zip(others, more, strict=True))
+    pictures = [drawn_in(message)[0] for message in await asyncio.gather(*asked)]
+    assert [one.shape[:2] for one in pictures] == [(64, 80), (64, 80), (64, 64)]
+    assert not is_same(pictures[0], pictures[1])
+
+
+@pytest.mark.parametrize("chat", CHATS[:2], ids=lambda one: one.name)
+async def test_a_response_is_words_or_a_picture(
+    chat: Drawing, server: TinyServer, published: Recorded
+) -> None:
+    tool = {"type": "image_generation", "size": "64x64", "num_inference_steps": STEPS}
+    body = {"input": chat.prompt, "seed": chat.seed, "temperature": 0, "tools": [tool]}
+    async with httpx.AsyncClient(timeout=300) as client:
+        found = (await client.post(f"{server.url}/v1/responses", json=body)).json()
+    made = [one for one in found["output"] if one["type"] == "image_generation_call"]
+    said = [part["text"] for one in found["output"] for part in one.get("content") or ()]
+    wanted = list(published.chats.get(chat.name, ()))
+    assert len(made) == len(wanted)
+    assert bool("".join(said)) == (not made)
+    for call, one in zip(made, wanted, strict=True):
+        assert is_same(pixels_of(call["result"]), one)
+
+
+async def test_a_picture_alone_is_made_whatever_the_model_would_say(
+    server: TinyServer, bare: Any
+) -> None:
+    more = {"modalities": ["image"], "size": "64x64", "seed": 3, "num_inference_steps": 3}
+    message = await answer(server, [{"role": "user", "content": CHATS[0].prompt}], **more)
+    (picture,) = drawn_in(message)
+    assert is_same(picture, expected(bare, CHATS[0].prompt, 3)[0])
+
+
+async def test_a_chat_with_more_images_than_a_picture_is_made_of_is_refused(
+    server: TinyServer,
+) -> None:
+    body = {"messages": messages_of(Drawing("six", "a bird", given=((32, 32),) * 6))}
+    async with httpx.AsyncClient(timeout=120) as client:
+        url = f"{server.url}/v1/chat/completions"
+        found = await client.post(url, json={**body, "modalities": ["text", "image"]})
+    assert (found.status_code, found.json()["error"]["param"]) == (400, "messages")
+
+
+async def test_every_step_is_reported(server: TinyServer) -> None:
+    body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 3, "stream": True}
+    async with httpx.AsyncClient(timeout=120) as client:
+        url = f"{server.url}/v1/images/generations"
+        answer = await client.post(url, json={**body, "stream_progress": True})
+    told = [line.removeprefix("data: ") for line in answer.text.splitlines()]
+    events = [json.loads(line) for line in told if line.startswith("{")]
+    steps = [(one["step"], one["steps"]) for one in events if "step" in one]
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("drawing", "param", "message"),
+    [
+        (Drawing("six", "all", (64, 64), ((64, 64),) * 6), "image", "at most 5"),
+        (Drawing("size", "a cat", (100, 64)), "size", "16"),
+        (Drawing("thin", "a cat", given=((2000, 20),)), None, "too narrow"),
+    ],
+    ids=lambda one: one.name if isinstance(one, Drawing) else "",
+)
+async def test_what_cannot_be_drawn_is_refused(
+    drawing: Drawing, param: str | None, message: str, server: TinyServer
+) -> None:
+    answer = await draw(server, drawing)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert message in answer.json()["error"]["message"]
+
+
+async def hang_up_at_any_moment(server: TinyServer, number: int, at_once: int = 10) -> None:
+    """Ask for images, edits and chats, and hang up after another time each."""
+
+    async def hang_up(index: int) -> None:
+        if index % 3:
+            asking = draw(server, DRAWINGS[index % len(DRAWINGS)])
+        else:
+            chat = CHATS[index % len(CHATS)]
+            asking = answer(server, messages_of(chat), **chat_fields(chat))
+        task = asyncio.create_task(asking)
+        await asyncio.sleep(index % 29 / 20)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    for start in range(0, number, at_once):
+        await asyncio.gather(*(hang_up(start + index) for index in range(at_once)))
+
+
+async def test_clients_that_hang_up_at_any_moment_leave_nothing(
+    server: TinyServer, bare: Any
+) -> None:
+    await hang_up_at_any_moment(server, 30)
+    (picture,) = pictures_of(await ask(server, "a cat", 1))
+    assert is_same(picture, expected(bare, "a cat", 1)[0])
+
+
+@pytest.mark.parametrize(("stage", "role"), [("mllm", "engine"), ("dit", "worker")])
+async def test_a_killed_stage_is_its_requests_error_and_starts_again(
+    stage: str, role: str, server: TinyServer, bare: Any
+) -> None:
+    await check_a_killed_stage(server, stage, role, bare)
