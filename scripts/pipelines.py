@@ -42,7 +42,7 @@ from omnistage.stages.diffusion.makes import (  # noqa: E402
 from omnistage.stages.diffusion.request.arguments import FIELDS, RATES, STEPS  # noqa: E402
 from omnistage.stages.diffusion.request.extra import problem_of  # noqa: E402
 from omnistage.stages.diffusion.request.previews import ON_STEP  # noqa: E402
-from omnistage.stages.diffusion.request.sound import ARGUMENTS  # noqa: E402
+from omnistage.stages.diffusion.request.sound import ARGUMENTS, SWITCHES  # noqa: E402
 from omnistage.stages.diffusion.request.tasks import (  # noqa: E402
     PipelineTask,
     arguments_of,
@@ -55,6 +55,8 @@ COMMAND = "python scripts/pipelines.py"
 GIVEN = ("prompt", STEPS, "output_type", "generator", ON_STEP, *COUNTS, *RATES, *FIELDS)
 MEDIA = re.compile(r"(^|_)(image|images|video|videos|mask|audio|frames)$|conditions$")
 NO_MEDIA = re.compile(r"ip_adapter|attention|latent|num_")
+# A mask of latents, and the seconds that say the same of audio.
+MASK, MASK_SECONDS = "mask", "mask_start_seconds"
 BY_SIGNATURE = "by signature"
 VERDICTS = ("served", "limited", "refused")
 HEAD = "| pipeline | makes | today | why, or what is missing | fields | verified |"
@@ -216,7 +218,9 @@ class Judgement:
     def _reached(self) -> set[str]:
         brought = {field for path in self._paths for field in MEDIA_OF[path]}
         places = self._tasks[0].places.items()
-        return {*GIVEN, *(place.argument for field, place in places if field in brought)}
+        seconds = {MASK} if MASK_SECONDS in self._known else set()
+        media = {place.argument for field, place in places if field in brought}
+        return {*GIVEN, *SWITCHES, *seconds, *media}
 
     @property
     def _required(self) -> list[str]:

@@ -87,7 +87,8 @@ class DiffusionStage:
             told.nothing()
             return
         check_kind(opened.request.outputs, self._made.kind)
-        task, media = self._made.tasks.choose(media_of(opened), self._made.kind)
+        extra = body.get("extra") or {}
+        task, media = self._made.tasks.choose(media_of(opened), self._made.kind, extra)
         pipeline = task.pipeline
         if body.get("background") == "transparent" and not makes_alpha(pipeline):
             message = "This model's pictures have no alpha channel."
@@ -98,7 +99,7 @@ class DiffusionStage:
         fields = {name: value for name, value in body.items() if name not in to_come.names}
         arguments = call_arguments(pipeline, fields, opened.request.seed) | to_come.values
         arguments |= media_arguments(task, media, arguments) | control_arguments(pipeline, body)
-        arguments |= self._options.extra.arguments(pipeline, body.get("extra"))
+        arguments |= self._options.extra.arguments(pipeline, extra)
         arguments = spread_texts(arguments) | await self._given(opened.id, to_come)
         previews = None
         if body.get("partial_images"):
@@ -147,7 +148,7 @@ class DiffusionStage:
             logger.error("request %s: %s", opened.id, error)
             raise out_of_memory(self._ports.name) from None
         except Exception as error:  # noqa: BLE001 - it goes on, or is the request's own
-            raise failure_of(error, body.get("extra")) or error from None
+            raise failure_of(error, extra) or error from None
         times.finish(num_pictures(body))
         if self._made.kind == "audio":
             await told.finish_sound(await asyncio.to_thread(audio_of, result))

@@ -1,6 +1,7 @@
 """A stage without a gateway: what it sends is kept."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,21 @@ class Outputs:
         return np.stack([chunk.tensors["pixels"].numpy() for chunk in sent])
 
 
-def stage_over(folder: Path, **warm_up: Any) -> tuple[DiffusionStage, Outputs]:
-    """A diffusion stage that serves a pipeline's folder, not yet started."""
+def stage_over(
+    folder: Path, engine: Mapping[str, Any] | None = None, /, **warm_up: Any
+) -> tuple[DiffusionStage, Outputs]:
+    """A diffusion stage that serves a pipeline's folder, not yet started.
+
+    `engine`: arguments beside the warm-up's.
+    """
     outputs = Outputs()
     sender: Any = outputs
-    return DiffusionStage(ports_over(folder, sender, **warm_up)), outputs
+    return DiffusionStage(ports_over(folder, sender, engine, **warm_up)), outputs
 
 
-def ports_over(folder: Path, sender: Sender, **warm_up: Any) -> StagePorts:
+def ports_over(
+    folder: Path, sender: Sender, engine: Mapping[str, Any] | None = None, /, **warm_up: Any
+) -> StagePorts:
     """The ports of a diffusion stage that serves a pipeline's folder."""
-    return StagePorts("dit", str(folder), {"warm_up": warm_up, "dtype": "float32"}, {}, sender)
+    arguments = {"warm_up": warm_up, "dtype": "float32", **(engine or {})}
+    return StagePorts("dit", str(folder), arguments, {}, sender)

@@ -8,7 +8,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from PIL.Image import Image
@@ -37,11 +37,15 @@ EXTRA_TOKENS = (1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
-    """One call of a denoiser and its result; `changed`: objects that it wrote to."""
+    """One call of a denoiser and its result; `changed`: objects that it wrote to.
+
+    `later`: lists of calls after it, by the names of arguments that were no list in it.
+    """
 
     arguments: Arguments
     result: object
     changed: frozenset[str] = frozenset()
+    later: Mapping[str, list[object]] = field(default_factory=dict)
 
 
 @torch.inference_mode()
@@ -76,11 +80,16 @@ class _Notes:
         self._signature = signature
         self._seen = seen
         self._arguments: Arguments | None = None
+        self._later: dict[str, list[object]] = {}
 
     def before(self, module: torch.nn.Module, args: Sequence[object], kwargs: Arguments) -> None:
-        """Note the arguments."""
+        """Note the arguments; of later calls the lists."""
+        given = bind(self._signature, args, kwargs)
         if self._arguments is None:
-            self._arguments = copy.deepcopy(bind(self._signature, args, kwargs))
+            self._arguments = copy.deepcopy(given)
+        for name, value in given.items():
+            if isinstance(value, list) and not isinstance(self._arguments.get(name), list):
+                self._later.setdefault(name, copy.deepcopy(value))
 
     def after(
         self, module: torch.nn.Module, args: Sequence[object], kwargs: Arguments, result: object
@@ -95,7 +104,7 @@ class _Notes:
             if is_object(value) and not is_same(value, given[name])
         )
         result = copy.deepcopy(result)
-        self._seen[self._name] = SeenCall(self._arguments, result, frozenset(changed))
+        self._seen[self._name] = SeenCall(self._arguments, result, frozenset(changed), self._later)
 
 
 def calls_of_two(
@@ -144,6 +153,13 @@ def learn(module: torch.nn.Module, once: SeenCall, twice: SeenCall) -> Axes | No
         return None
     row_lists = has_row_lists(once.result, twice.result)
     axes = replace(Axes.learn(once.arguments, twice.arguments), has_row_lists=row_lists)
+    # A list of further calls that is the same for two pictures is no list of rows.
+    same = {
+        name
+        for name, value in once.later.items()
+        if name in twice.later and is_same(value, twice.later[name])
+    }
+    axes = replace(axes, shared=axes.shared | (same - axes.by_name.keys()))
     forward: Callable[..., object] = module.forward
     numbers = [
         name

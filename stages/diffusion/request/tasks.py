@@ -104,6 +104,11 @@ class PipelineTask:
             return type(self.pipeline).__name__ in KEYED
         return "mask" in media or "mask" not in given or self._may_repaint_all
 
+    def takes(self, names: Collection[str]) -> bool:
+        """Return whether its call takes all arguments of these names."""
+        known = arguments_of(self.pipeline)
+        return all(takes(known, name) for name in names)
+
     @property
     def _may_repaint_all(self) -> bool:
         """Return whether a mask of the whole picture leaves something of it, by its class."""
@@ -141,17 +146,25 @@ class Tasks:
         """The task of words alone, else the first."""
         return next((one for one in self.all if not one.needed), self.all[0])
 
-    def of(self, *given: str) -> PipelineTask | None:
-        """Return the first task for media of these fields, None if there is none."""
-        return next((one for one in self.all if _fits(one, given)), None)
+    def of(self, *given: str, extra: Collection[str] = ()) -> PipelineTask | None:
+        """Return the first task for media of these fields, None if there is none.
 
-    def choose(self, media: Media, kind: str = "image") -> tuple[PipelineTask, Media]:
+        One whose call takes all arguments of `extra` goes first.
+        """
+        fitting = [one for one in self.all if _fits(one, given)]
+        taking = [one for one in fitting if one.takes(extra)]
+        return next(iter(taking or fitting), None)
+
+    def choose(
+        self, media: Media, kind: str = "image", extra: Collection[str] = ()
+    ) -> tuple[PipelineTask, Media]:
         """Return the task of a request, and its media by the places of that task.
 
-        `kind`: `image` or `video`, the output. Raises RequestError if no task takes just these.
+        `kind`: `image` or `video`, the output. `extra`: names of the call's other arguments. Raises
+        RequestError if no task takes just these media.
         """
         for given in _readings(media):
-            task = self.of(*given)
+            task = self.of(*given, extra=extra)
             if task is not None and task.may_read(media, given):
                 task.check(given, kind)
                 return task, given

@@ -8,8 +8,10 @@ import diffusers
 import torch
 from diffusers import DDIMScheduler
 from pipelines import component_classes
+from support.tiny_pipelines import quiet
 from support.tiny_pipelines.recipes import LARGE, Recipe, recipe_of
 from support.tiny_pipelines.sizes import IMAGE_SIZES
+from support.tiny_pipelines.sounds import CLASSES
 from support.tiny_pipelines.texts import (
     can_make,
     make_any_tokenizer,
@@ -46,13 +48,13 @@ def build(made: Any, seed: int = 0) -> Any:
     recipe = recipe_of(made)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
+        if made in CLASSES:
+            return quiet(CLASSES[made]())
         parts: dict[str, Any] = {}
         for name, parameter in inspect.signature(made.__init__).parameters.items():
             if name != "self":
                 parts |= _part(made, name, parameter, recipe)
-        pipeline = made(**parts)
-    pipeline.set_progress_bar_config(disable=True)
-    return pipeline
+        return quiet(made(**parts))
 
 
 def _part(made: Any, name: str, parameter: inspect.Parameter, recipe: Recipe) -> dict[str, Any]:

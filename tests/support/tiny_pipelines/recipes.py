@@ -16,7 +16,15 @@ from diffusers import (
     SCMScheduler,
 )
 from support.tiny_if import make_tiny_if
-from support.tiny_pipelines.media import any_image, any_mask, five_frames, nine_frames
+from support.tiny_pipelines.films import GUIDED
+from support.tiny_pipelines.media import (
+    any_conditions,
+    any_image,
+    any_mask,
+    any_sound,
+    five_frames,
+    nine_frames,
+)
 from support.tiny_pipelines.sizes import GLM_IDS, LATENT, PACKED
 from support.tiny_pipelines.texts import make_processor
 from support.tiny_pipelines.unet_sizes import SDXL
@@ -243,6 +251,17 @@ FAMILIES: tuple[tuple[str, Recipe], ...] = (
     ("GlmImage", Recipe(GLM, {"height": 64, "width": 64, "prior_token_ids": glm_ids}, ("image",))),
     ("Latte", Recipe(call={"video_length": 2, "clean_caption": False})),
     ("LTX", Recipe(call={"num_frames": 9})),
+    ("LTX2", Recipe(call=GUIDED)),
+    ("LTX2Condition", Recipe(call={"conditions": any_conditions})),
+    ("AceStep", Recipe(call={"audio_duration": 1.0, "guidance_scale": 3.0})),
+    ("LongCatAudio", Recipe(call={"audio_duration_s": 0.5})),
+    ("StableAudio3", Recipe(call={"duration": 0.5})),
+    ("StableAudio3AudioToAudio", Recipe(call={"audio": any_sound})),
+    (
+        "StableAudio3Inpaint",
+        Recipe(call={"audio": any_sound, "mask_start_seconds": 0.1, "mask_end_seconds": 0.3}),
+    ),
+    ("Kandinsky6", Recipe(call={"num_frames": 5, "max_sequence_length": 1024})),
     ("Mochi", Recipe(call={"num_frames": 7})),
     ("WanImageToVideo", Recipe({"transformer": I2V})),
     ("SkyReelsV2ImageToVideo", Recipe({"transformer": I2V})),

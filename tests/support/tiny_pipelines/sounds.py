@@ -1,47 +1,48 @@
-"""Tiny pipelines of audio, and LTX-2, with random weights: each by a function of its own."""
+"""Tiny pipelines of audio with random weights: each by a function of its own."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from diffusers import (
     AceStepPipeline,
-    AutoencoderKLLTX2Audio,
-    AutoencoderKLLTX2Video,
     AutoencoderOobleck,
     AutoencoderSAME,
     EDMDPMSolverMultistepScheduler,
     FlowMatchEulerDiscreteScheduler,
+    Kandinsky6TI2VAPipeline,
     LongCatAudioDiTPipeline,
     LongCatAudioDiTTransformer,
     LongCatAudioDiTVae,
+    LTX2ConditionPipeline,
     LTX2ImageToVideoPipeline,
     LTX2Pipeline,
-    LTX2VideoTransformer3DModel,
+    StableAudio3AudioToAudioPipeline,
     StableAudio3DiTModel,
     StableAudio3DurationEmbedder,
+    StableAudio3InpaintPipeline,
     StableAudio3Pipeline,
     StableAudioDiTModel,
     StableAudioPipeline,
 )
 from diffusers.models.transformers.ace_step_transformer import AceStepTransformer1DModel
 from diffusers.pipelines.ace_step.modeling_ace_step import AceStepConditionEncoder
-from diffusers.pipelines.ltx2 import LTX2TextConnectors
-from diffusers.pipelines.ltx2.vocoder import LTX2Vocoder
 from diffusers.pipelines.stable_audio.modeling_stable_audio import StableAudioProjectionModel
+from support.tiny_pipelines.films import kandinsky_6, ltx2
 from support.tiny_pipelines.texts import SIZES, make_any_tokenizer, make_text_encoder
-from transformers import (
-    Gemma3Config,
-    Gemma3ForConditionalGeneration,
-    T5GemmaConfig,
-    T5GemmaEncoderModel,
-)
+from transformers import T5GemmaConfig, T5GemmaEncoderModel
 
 from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE
 
+LTX_2 = (LTX2Pipeline, LTX2ImageToVideoPipeline, LTX2ConditionPipeline)
+STABLE_AUDIO_3 = (
+    StableAudio3Pipeline,
+    StableAudio3AudioToAudioPipeline,
+    StableAudio3InpaintPipeline,
+)
 RATE = 8000
 LATENT = 8
-ROPE: Mapping[str, Any] = {"rope_type": "split", "rope_double_precision": False}
 
 
 def oobleck() -> AutoencoderOobleck:
@@ -99,8 +100,19 @@ def stable_audio_3(made: type = StableAudio3Pipeline) -> Any:
         dim_heads=32,
         sampling_rate=RATE,
     ).eval()
-    with torch.no_grad():  # it begins as silence
-        for weight in vae.parameters():
+    transformer = StableAudio3DiTModel(
+        io_channels=LATENT,
+        embed_dim=64,
+        depth=2,
+        num_heads=2,
+        cond_token_dim=TEXT_SIZE,
+        global_cond_dim=TEXT_SIZE,
+        local_add_cond_dim=LATENT + 1,
+        timestep_features_dim=16,
+        num_memory_tokens=2,
+    ).eval()
+    with torch.no_grad():  # it begins as silence, and blind to what is repainted
+        for weight in (*vae.parameters(), *transformer.parameters()):
             if not weight.any():
                 weight.normal_(std=0.1)
     return made(
@@ -108,17 +120,7 @@ def stable_audio_3(made: type = StableAudio3Pipeline) -> Any:
         text_encoder=_t5_gemma(),
         tokenizer=make_any_tokenizer("GemmaTokenizer"),
         duration_embedder=StableAudio3DurationEmbedder(output_dim=TEXT_SIZE, fourier_dim=16).eval(),
-        transformer=StableAudio3DiTModel(
-            io_channels=LATENT,
-            embed_dim=64,
-            depth=2,
-            num_heads=2,
-            cond_token_dim=TEXT_SIZE,
-            global_cond_dim=TEXT_SIZE,
-            local_add_cond_dim=LATENT + 1,
-            timestep_features_dim=16,
-            num_memory_tokens=2,
-        ).eval(),
+        transformer=transformer,
         scheduler=FlowMatchEulerDiscreteScheduler(stochastic_sampling=True),
     )
 
@@ -176,119 +178,21 @@ def longcat() -> LongCatAudioDiTPipeline:
     )
 
 
-def ltx2(made: type = LTX2Pipeline) -> Any:
-    """Return LTX-2, with frames and audio."""
-    width, num_layers = TEXT_SIZE, SIZES["num_hidden_layers"]
-    vision = {
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "image_size": 16,
-        "patch_size": 8,
-    }
-    text = Gemma3ForConditionalGeneration(
-        Gemma3Config(text_config=dict(SIZES), vision_config=vision, mm_tokens_per_image=4)
-    )
-    tokenizer = make_any_tokenizer("GemmaTokenizer")
-    tokenizer.padding_side = "left"
-    return made(
-        scheduler=FlowMatchEulerDiscreteScheduler(),
-        text_encoder=text.eval(),
-        tokenizer=tokenizer,
-        connectors=LTX2TextConnectors(
-            caption_channels=width,
-            text_proj_in_factor=num_layers + 1,
-            video_connector_num_attention_heads=4,
-            video_connector_attention_head_dim=width // 4,
-            video_connector_num_layers=1,
-            video_connector_num_learnable_registers=None,
-            audio_connector_num_attention_heads=4,
-            audio_connector_attention_head_dim=width // 4,
-            audio_connector_num_layers=1,
-            audio_connector_num_learnable_registers=None,
-            connector_rope_base_seq_len=32,
-            rope_theta=10000.0,
-            causal_temporal_positioning=False,
-            **ROPE,
-        ).eval(),
-        transformer=LTX2VideoTransformer3DModel(
-            in_channels=4,
-            out_channels=4,
-            patch_size=1,
-            patch_size_t=1,
-            num_attention_heads=2,
-            attention_head_dim=8,
-            cross_attention_dim=16,
-            audio_in_channels=4,
-            audio_out_channels=4,
-            audio_num_attention_heads=2,
-            audio_attention_head_dim=4,
-            audio_cross_attention_dim=8,
-            num_layers=29,  # spatio-temporal guidance leaves out block 28
-            qk_norm="rms_norm_across_heads",
-            caption_channels=width,
-            **ROPE,
-        ).eval(),
-        vae=AutoencoderKLLTX2Video(
-            in_channels=3,
-            out_channels=3,
-            latent_channels=4,
-            block_out_channels=(8,),
-            decoder_block_out_channels=(8,),
-            layers_per_block=(1,),
-            decoder_layers_per_block=(1, 1),
-            spatio_temporal_scaling=(True,),
-            decoder_spatio_temporal_scaling=(True,),
-            decoder_inject_noise=(False, False),
-            downsample_type=("spatial",),
-            upsample_residual=(False,),
-            upsample_factor=(1,),
-            timestep_conditioning=False,
-            patch_size=1,
-            patch_size_t=1,
-            encoder_causal=True,
-            decoder_causal=False,
-        ).eval(),
-        audio_vae=AutoencoderKLLTX2Audio(
-            base_channels=4,
-            output_channels=2,
-            ch_mult=(1,),
-            num_res_blocks=1,
-            attn_resolutions=None,
-            in_channels=2,
-            resolution=32,
-            latent_channels=2,
-            norm_type="pixel",
-            causality_axis="height",
-            dropout=0.0,
-            mid_block_add_attention=False,
-            sample_rate=16000,
-            mel_hop_length=160,
-            is_causal=True,
-            mel_bins=8,
-        ).eval(),
-        vocoder=LTX2Vocoder(
-            in_channels=16,
-            hidden_channels=32,
-            out_channels=2,
-            upsample_kernel_sizes=[20, 32],
-            upsample_factors=[10, 16],
-            resnet_kernel_sizes=[3],
-            resnet_dilations=[[1, 3, 5]],
-            leaky_relu_negative_slope=0.1,
-            output_sampling_rate=16000,
-        ).eval(),
-    )
-
-
-MAKERS: Mapping[str, Callable[[], Any]] = {
+# By name, and by the class that the census builds.
+MAKERS: Mapping[str, Callable[..., Any]] = {
     "stable-audio": stable_audio,
     "stable-audio-3": stable_audio_3,
     "ace-step": ace_step,
     "longcat": longcat,
     "ltx2": ltx2,
-    "ltx2-image": lambda: ltx2(LTX2ImageToVideoPipeline),
+    "kandinsky-6": kandinsky_6,
+}
+CLASSES: Mapping[type, Callable[[], Any]] = {
+    AceStepPipeline: ace_step,
+    Kandinsky6TI2VAPipeline: kandinsky_6,
+    LongCatAudioDiTPipeline: longcat,
+    **{made: partial(ltx2, made) for made in LTX_2},
+    **{made: partial(stable_audio_3, made) for made in STABLE_AUDIO_3},
 }
 
 

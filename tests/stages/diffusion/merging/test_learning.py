@@ -137,6 +137,37 @@ def test_rounding_that_only_the_size_of_a_batch_changes_does_not_keep_calls_apar
     assert learned(RoundsByBatch()) is not None
 
 
+class Guided(torch.nn.Module):
+    """Leaves out blocks in some calls, and knows the size of each row."""
+
+    def forward(
+        self, x: torch.Tensor, t: torch.Tensor, blocks: Any = None, sizes: Any = None
+    ) -> torch.Tensor:
+        """Return its rows."""
+        return x * t[:, None, None]
+
+
+def test_a_list_of_later_calls_is_shared_if_it_does_not_grow() -> None:
+    module = Guided()
+
+    def pipeline(num: int) -> None:
+        given = call(num)
+        rows = {"x": given["x"], "t": given["t"].expand(num)}
+        module(**rows)
+        module(**rows, blocks=[1], sizes=[8] * num)
+
+    once, twice = (first_calls(pipeline, {"m": module}, {"num": num})["m"] for num in (1, 2))
+    axes = learn(module, once, twice)
+    assert axes is not None
+    plain = {"x": torch.zeros(1, 5, 3), "t": torch.zeros(1)}
+    guided = {**plain, "blocks": [1]}
+    assert axes.fits(guided)
+    assert axes.may_join(guided, guided)
+    assert not axes.may_join(guided, {**plain, "blocks": [2]})
+    assert axes.key(guided) != axes.key(plain)
+    assert not axes.fits({**plain, "sizes": [8]})
+
+
 def test_nothing_that_grows_is_an_error() -> None:
     seen = SeenCall({"x": torch.zeros(1)}, torch.zeros(1))
     with pytest.raises(ValueError, match="grows with the number"):

@@ -1,4 +1,4 @@
-"""Pipelines of audio, and LTX-2, below the stage: each equals its bare call, alone and together."""
+"""Pipelines of audio below the stage: each equals its bare call, alone and together."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,19 +10,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from diffusers import DiffusionPipeline, StableAudio3AudioToAudioPipeline
-from support.stage_outputs import Outputs, stage_over
+from diffusers import (
+    DiffusionPipeline,
+    StableAudio3AudioToAudioPipeline,
+    StableAudio3InpaintPipeline,
+)
+from support.sent_sound import SAMPLE, check, pcm_of
+from support.stage_outputs import stage_over
 from support.tiny_pipelines.sounds import RATE, make_sound
 
 from omnistage.connectors.chunk import Tensor
-from omnistage.stages.diffusion.request.outputs import to_uint8
 from omnistage.stages.messages.body import Draw, GivenMedium
-from omnistage.stages.messages.to_gateway import ImagePixels, Sound, Step
+from omnistage.stages.messages.to_gateway import Step
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.stage import Opened
 
 NUM_TOGETHER = 3
-SAMPLE = 1e-4  # of samples from -1 to 1
 PROMPTS = ("a cat", "rain at night", "a slow piano")
 
 
@@ -48,21 +51,6 @@ NAMED = {
     ),
     "longcat": Sounds({"audio_length": 0.5}, {"audio_duration_s": 0.5}, channels=1),
 }
-
-
-def pcm_of(outputs: Outputs, request_id: str) -> npt.NDArray[np.int16]:
-    """All samples of a request."""
-    sent = [one for one in outputs.chunks[request_id] if isinstance(one.message, Sound)]
-    assert [one.last for one in sent] == [False] * (len(sent) - 1) + [True]
-    return np.concatenate([one.tensors["pcm"].numpy() for one in sent])
-
-
-def check(pcm: npt.NDArray[np.int16], bare: npt.NDArray[np.float32]) -> None:
-    """Compare samples [n] or [n, 2] with a bare call's [channels, n]."""
-    wanted = bare.clip(-1, 1).T
-    assert pcm.reshape(len(pcm), -1).shape == wanted.shape
-    assert np.abs(wanted).max() > 0.01, "the bare call is not silent"
-    assert np.abs(pcm.reshape(wanted.shape) / 32767 - wanted).max() < SAMPLE
 
 
 def audios(bare: Any, sounds: Sounds, seed: int) -> npt.NDArray[np.float32]:
@@ -106,19 +94,32 @@ async def test_audio_equals_the_bare_pipeline_s(name: str, tmp_path: Path) -> No
     assert {one.output for one in steps} == {"audio"}
 
 
-# Of each the argument for the audio, the one for its length, and what goes in `extra`. ACE-Step
-# encodes audio with noise of torch's global generator, so that no two of its calls are equal.
-GIVEN: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
-    "stable-audio": ("initial_audio_waveforms", "audio_end_in_s", {}),
-    "stable-audio-3": ("audio", "duration", {"init_noise_level": 0.5}),
+# Of each the class that makes it, the argument for the audio, the one for its length, and `extra`.
+# ACE-Step encodes audio with noise of torch's global generator: no two of its calls are equal.
+GIVEN: Mapping[str, tuple[str, type | None, str, str, Mapping[str, Any]]] = {
+    "stable-audio": ("stable-audio", None, "initial_audio_waveforms", "audio_end_in_s", {}),
+    "stable-audio-3": (
+        "stable-audio-3",
+        StableAudio3AudioToAudioPipeline,
+        "audio",
+        "duration",
+        {"init_noise_level": 0.5},
+    ),
+    "stable-audio-3-inpaint": (
+        "stable-audio-3",
+        StableAudio3InpaintPipeline,
+        "audio",
+        "duration",
+        {"mask_start_seconds": 0.1, "mask_end_seconds": 0.3},
+    ),
 }
 
 
-@pytest.mark.parametrize("name", GIVEN)
-async def test_audio_to_start_from_is_that_of_the_bare_call(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", GIVEN)
+async def test_audio_to_start_from_is_that_of_the_bare_call(case: str, tmp_path: Path) -> None:
     torch.set_num_threads(1)
+    name, made, argument, length, extra = GIVEN[case]
     make_sound(name).save_pretrained(tmp_path)
-    argument, length, extra = GIVEN[name]
     stage, outputs = stage_over(tmp_path)
     await stage.start()
     wave = np.random.default_rng(0).uniform(-0.5, 0.5, (1, RATE // 2)).astype(np.float32)
@@ -130,8 +131,8 @@ async def test_audio_to_start_from_is_that_of_the_bare_call(name: str, tmp_path:
     await stage.serve(Opened("a", Request(body, ["audio"], seed=0), tensors))
     await stage.close()
     bare = DiffusionPipeline.from_pretrained(tmp_path)
-    if name == "stable-audio-3":
-        bare = StableAudio3AudioToAudioPipeline(**bare.components)
+    if made is not None:
+        bare = made(**bare.components)
     bare.set_progress_bar_config(disable=True)
     stereo = torch.from_numpy(wave).expand(2, -1)
     given = stereo[None]
@@ -142,46 +143,3 @@ async def test_audio_to_start_from_is_that_of_the_bare_call(name: str, tmp_path:
     check(pcm_of(outputs, "a"), wanted)
     silence = {**arguments, argument: torch.zeros_like(given)}
     assert np.abs(audios(bare, Sounds({}, silence), 0) - wanted).max() > SAMPLE
-
-
-async def test_ltx_2_s_audio_follows_its_frames(tmp_path: Path) -> None:
-    torch.set_num_threads(1)
-    make_sound("ltx2").save_pretrained(tmp_path)
-    small = {"height": 32, "width": 32, "num_frames": 9}
-    stage, outputs = stage_over(tmp_path, **small, max_sequence_length=16)
-    ready = await stage.start()
-    assert ready.sample_rate_hz == 16_000
-    fields = {**small, "num_inference_steps": 2, "guidance_scale": 2.0}
-
-    async def ask(request_id: str, seed: int, **more: Any) -> None:
-        body = Draw({"prompt": PROMPTS[seed], **fields, "fps": 25, **more})
-        await stage.serve(Opened(request_id, Request(body, ["video"], seed=seed)))
-
-    await ask("silent", 0, audio=False)
-    await asyncio.gather(*(ask(str(seed), seed) for seed in range(NUM_TOGETHER)))
-    await stage.close()
-    silent = [one.message for one in outputs.chunks["silent"]]
-    assert not any(isinstance(one, Sound) for one in silent)
-    assert len(outputs.pixels("silent")) == 9
-    bare = DiffusionPipeline.from_pretrained(tmp_path)
-    bare.set_progress_bar_config(disable=True)
-    for seed in range(NUM_TOGETHER):
-        with torch.inference_mode():
-            wanted = bare(
-                prompt=PROMPTS[seed],
-                generator=torch.Generator().manual_seed(seed),
-                frame_rate=25,
-                output_type="np",
-                **fields,
-            )
-        check(pcm_of(outputs, str(seed)), wanted.audio[0].numpy())
-        sent = outputs.chunks[str(seed)]
-        frames = [one.tensors["pixels"].numpy() for one in sent if "pixels" in one.tensors]
-        difference = np.stack(frames).astype(int) - np.stack(to_uint8(wanted.frames[0]))
-        assert difference.shape == (9, 32, 32, 3)
-        assert np.abs(difference).max() <= 1
-        kinds = [type(one.message).__name__ for one in sent if one.tensors]
-        assert kinds == ["ImagePixels"] * 9 + ["Sound"]
-        messages = [one.message for one in sent]
-        heard = [one for one in messages if isinstance(one, ImagePixels | Sound)]
-        assert {one.output for one in heard} == {"video"}
