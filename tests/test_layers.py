@@ -137,6 +137,7 @@ BESIDE: Table = {
         "makes",
         "class_source",
         "controlnets",
+        "ltx2",
         "pipeline",
         "reference",
     ),
