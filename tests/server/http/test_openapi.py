@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from support.fuzz import num_cases
-from support.gateway import OMNI, RunningGateway, making_videos, running_gateway
+from support.gateway import OMNI, SYNTH, RunningGateway, making_videos, running_gateway
 from support.waiting import wait_until
 
 from omnistage.server.http.keys import Keys
@@ -219,6 +219,17 @@ def test_nothing_that_is_not_described_is_answered_by_pictures(images: RunningGa
     }
     assert len(sent) == 3
     assert min(sent.values()) > 0
+
+
+@pytest.mark.slow
+def test_nothing_that_is_not_described_is_answered_by_audio(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, SYNTH, arena_mb=16) as synth:
+        schema = schemathesis.openapi.from_url(f"{synth.url}/openapi.json")
+        (found,) = schema.include(path_regex="^/v1/audio/generate$").get_all_operations()
+        assert isinstance(found, Ok)
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            assert send_cases(found.ok(), mode, synth.url, COUNT_IMAGES) > 0
+        assert httpx.get(f"{synth.url}/ready").status_code == 200
 
 
 @pytest.mark.slow
