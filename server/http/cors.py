@@ -13,7 +13,13 @@ from omnistage.server.http.refusal import refuse
 
 EVERY = ("*",)
 # Headers of answers that a page may read beside those that every page may.
-EXPOSED = (request_id.HEADER, "openai-processing-ms", "retry-after", "x-omnistage-warning")
+EXPOSED = (
+    request_id.HEADER,
+    *("openai-processing-ms", "retry-after", "x-omnistage-warning"),
+    *(f"x-ratelimit-{what}-requests" for what in ("limit", "remaining", "reset")),
+    "location",  # a call's id
+    "content-range",
+)
 
 
 @dataclass(frozen=True, slots=True)
