@@ -7,7 +7,7 @@ DEMO := .venv-demo
 COMMA := ,
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load compose pipelines
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load compose pipelines
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -79,6 +79,11 @@ soak-speech: venv
 page: venv
 	$(BIN)/python -m pip install --quiet playwright
 	PYTHONPATH=tests $(BIN)/python tools/page.py $(ARGS)
+
+# A call by WebRTC from a headless Chromium's page, with a microphone that repeats a file.
+browser: venv
+	$(BIN)/python -m pip install --quiet playwright
+	$(BIN)/python -m pytest tests/e2e/test_browser.py $(ARGS)
 
 exact: venv
 	PYTHONPATH=tests $(BIN)/python tools/exact.py $(ARGS)
