@@ -25,6 +25,7 @@ from typing import Any
 warnings.filterwarnings("ignore")
 import diffusers  # noqa: E402
 from diffusers import ModularPipeline  # noqa: E402
+from torch.nn import Module  # noqa: E402
 
 from omnistage.server.tasks.audio_task import GeneratedAudioRequest  # noqa: E402
 from omnistage.server.tasks.images.schema import EditRequest, ImageRequest  # noqa: E402
@@ -54,7 +55,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "diffusers-pipelines.md"
 COMMAND = "python scripts/pipelines.py"
 GIVEN = ("prompt", STEPS, "output_type", "generator", ON_STEP, *COUNTS, *RATES, *FIELDS)
 MEDIA = re.compile(r"(^|_)(image|images|video|videos|mask|audio|frames)$|conditions$")
-NO_MEDIA = re.compile(r"ip_adapter|attention|latent|num_")
+NO_MEDIA = re.compile(r"ip_adapter|attention|latent|num_|embed")
 # A mask of latents, and the seconds that say the same of audio.
 MASK, MASK_SECONDS = "mask", "mask_start_seconds"
 BY_SIGNATURE = "by signature"
@@ -133,9 +134,14 @@ class Judgement:
                 return f"its call takes no `{name}`"
         missing = [one for one in self._unreached if problem_of(self._instance, one)]
         if missing:
-            return f"no field for {_listed(missing)}, which its call requires"
+            computed = all("embed" in one for one in missing)
+            origin = ", of another pipeline" if computed else ""
+            return f"its call requires {_listed(missing)}{origin}"
         if not self.denoisers:
-            return "no component's class takes a time step"
+            classes = (one for these in component_classes(self.made).values() for one in these)
+            has_modules = any(issubclass(one, Module) for one in classes)
+            missing_part = "takes a time step" if has_modules else "is a module of torch"
+            return f"no component's class {missing_part}"
         return ""
 
     @cached_property

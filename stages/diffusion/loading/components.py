@@ -176,7 +176,8 @@ def has_tiles(made: type) -> bool:
 
 
 def _takes_time(forward: Callable[..., object]) -> bool:
-    return bool(TIMES & inspect.signature(forward).parameters.keys())
+    names = inspect.signature(forward).parameters
+    return any(one in TIMES or one.endswith("_timesteps") for one in names)
 
 
 def _resolve(owner: object, name: str) -> object:

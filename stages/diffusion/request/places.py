@@ -172,12 +172,14 @@ EDITS = ("control_image", "mask_image", "strength")
 TABLE = (
     PlaceRow("control_image", "control_image", _one_or_list, MANY, without=("control_mask",)),
     PlaceRow("control_image", "image", _one_or_list, MANY, beside=SCALES, without=EDITS),
+    PlaceRow("control_image", "condtioning_image", _one),  # as BlipDiffusion writes it
     PlaceRow("image", "control_image", _one, beside=("control_mask",)),
     PlaceRow("image", "input_images", _listed, MANY),
     PlaceRow("image", "images", _listed, MANY),
     PlaceRow("image", "conditions", _first),
     PlaceRow("image", "image", _one_or_list, MANY),
     PlaceRow("image", "cond_image", _one),
+    PlaceRow("image", "reference_image", _one, beside=("condtioning_image",)),
     PlaceRow("mask", "mask_image", _one),
     PlaceRow("mask", "control_mask", _one),
     PlaceRow("mask", "mask_video", video_frames, beside=("video",)),
@@ -190,6 +192,7 @@ TABLE = (
     PlaceRow("video", "driving_video", video_frames),
     PlaceRow("control_video", "control_video", video_frames),
     PlaceRow("control_video", "conditioning_frames", video_frames),
+    PlaceRow("control_video", "controls", video_frames),
     PlaceRow("reference_image", "reference_images", _listed, MANY),
     PlaceRow("reference_image", "image_reference", _one),
     PlaceRow("reference_image", "ref_image", _one),

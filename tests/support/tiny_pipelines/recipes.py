@@ -232,8 +232,15 @@ FAMILIES: tuple[tuple[str, Recipe], ...] = (
     ("StableAudio", Recipe({"scheduler": EDMDPMSolverMultistepScheduler}, {"audio_end_in_s": 1.0})),
     ("StableDiffusionUpscale", Recipe({"safety_checker": lambda: None})),
     ("EasyAnimate", Recipe()),
-    ("StableDiffusion3ControlNetInpainting", Recipe(call={"control_mask": any_mask})),
-    ("QwenImageControlNetInpaint", Recipe(call={"control_mask": any_mask})),
+    (
+        "StableDiffusion3ControlNetInpainting",
+        Recipe({"controlnet": {"extra_conditioning_channels": 1}}, {"control_mask": any_mask}),
+    ),
+    (
+        "QwenImageControlNetInpaint",
+        Recipe({"controlnet": {"extra_condition_channels": 4}}, {"control_mask": any_mask}),
+    ),
+    ("LucyEdit", Recipe({"transformer": {"in_channels": 2 * LATENT}}, {"video": five_frames})),
     ("AnimateDiffControlNet", Recipe(call={"conditioning_frames": five_frames})),
     ("AnimateDiffVideoToVideoControlNet", Recipe(call={"conditioning_frames": nine_frames})),
     ("CogView4Control", Recipe({"transformer": {"in_channels": 2 * LATENT}})),

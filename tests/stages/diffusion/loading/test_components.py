@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+import diffusers
 import pytest
 from support.layouts import (
     BAGEL_MODULES,
@@ -15,7 +16,7 @@ from support.layouts import (
 )
 
 from omnistage.stages.diffusion.checkpoint import make_tiny
-from omnistage.stages.diffusion.loading.components import Parts, Roles
+from omnistage.stages.diffusion.loading.components import Parts, Roles, denoises
 
 FOUND: list[tuple[Any, dict[str, Any], dict[str, set[str]]]] = [
     (OmniGen2, {}, {"dit": {"transformer"}, "encoder": {"mllm"}, "vae": {"vae"}}),
@@ -117,3 +118,16 @@ def test_a_wrong_role_that_a_class_declares_is_named() -> None:
 
     with pytest.raises(ValueError, match="unknown role 'dits'; allowed: dit, encoder"):
         Parts.find(Wrong())
+
+
+@pytest.mark.parametrize(
+    ("made", "is_one"),
+    [
+        (diffusers.Cosmos3OmniTransformer, True),  # vision_timesteps, sound_timesteps
+        (diffusers.QwenImageTransformer2DModel, True),
+        (diffusers.QwenImageControlNetModel, False),
+        (diffusers.AutoencoderKLWan, False),
+    ],
+)
+def test_a_class_that_takes_a_time_step_denoises(made: type, is_one: bool) -> None:
+    assert denoises(made) == is_one

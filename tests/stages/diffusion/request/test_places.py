@@ -20,9 +20,14 @@ from omnistage.stages.diffusion.request.tasks import PipelineTask
 PLACES: dict[str, dict[str, str]] = {
     "AceStepPipeline": {"audio": "src_audio"},
     "AnimateDiffControlNetPipeline": {"control_video": "conditioning_frames"},
+    "BlipDiffusionControlNetPipeline": {
+        "control_image": "condtioning_image",
+        "image": "reference_image",
+    },
     "BriaFiboEditPipeline": {"image": "image", "mask": "mask"},
     "CogVideoXFunControlPipeline": {"control_video": "control_video"},
     "CogVideoXImageToVideoPipeline": {"image": "image"},
+    "Cosmos2_5_TransferPipeline": {"control_video": "controls"},
     "EasyAnimateControlPipeline": {
         "control_video": "control_video",
         "reference_image": "ref_image",
