@@ -161,6 +161,16 @@ def tiny_omnigen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_bagel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one tiny BAGEL."""
+    from omnistage.stages.bagel.checkpoint.tiny import write_tiny_bagel
+
+    folder = tmp_path_factory.mktemp("tiny") / "bagel"
+    write_tiny_bagel(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one tiny Qwen-Image pipeline."""
     from omnistage.stages.diffusion.checkpoint import write_tiny

@@ -495,7 +495,12 @@ def test_a_familys_name_is_found_in_code(tmp_path: Path, code: str, named: list[
 
 def test_every_folder_of_a_family_registers_it() -> None:
     registered = {
-        family.kinds[kind].path for family in own_families().values() for kind in family.kinds
+        path
+        for family in own_families().values()
+        for path in (
+            *(kind.path for kind in family.kinds.values()),
+            *(one.write for one in family.tiny.values()),  # of a family that is a pipeline
+        )
     }
     for folder in [*families(), "vllm"]:
         assert any(path.startswith(f"{OURS}.stages.{folder}.") for path in registered), folder

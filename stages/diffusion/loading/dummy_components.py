@@ -34,9 +34,14 @@ def empty_components(
 
 
 def index_of(folder: Path) -> Json:
-    """Return the index of a pipeline's folder: components with their libraries and classes."""
+    """Return the index of a pipeline's folder: components with their libraries and classes.
+
+    It is empty for a folder without one, which a class of its own reads.
+    """
     if is_modular(folder):
         return index_of_modular(folder)
+    if not (folder / INDEX).is_file():
+        return {}
     index: Json = json.loads((folder / INDEX).read_text())
     return index
 

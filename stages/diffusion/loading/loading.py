@@ -236,6 +236,8 @@ class LoadOptions(EngineOptions):
             self._check_fit(stage, device, dtype, self._placed(sizes, folder))
             tell_loading(Phase.READING, total_bytes=sum(sizes.values()))
             return self._made(folder, dtype, {**nets.read(dtype), **left_out})
+        if not index_of(folder):
+            raise ValueError(f"load_format: dummy: {folder} has no {PIPELINE} with the components")
         declared = declared_classes(self.class_in(folder))
         empty = empty_components(folder, dtype, declared) | nets.empty(dtype)
         components = others(left_out, empty)
@@ -325,8 +327,13 @@ def others(names: Collection[str], parts: Mapping[str, T]) -> dict[str, T]:
 
 
 def sizes_of(folder: Path, dtype: torch.dtype) -> dict[str, int]:
-    """Bytes of each component's weights in a dtype, by the headers of its files."""
+    """Bytes of each component's weights in a dtype, by the headers of its files.
+
+    Of a folder without an index all weights are one component.
+    """
     index = index_of(folder)
+    if not index:
+        return {"weights": sum(tensor.num_bytes(dtype) for tensor in stored_tensors(folder))}
     sizes = {
         name: sum(tensor.num_bytes(dtype) for tensor in stored_tensors(folder / name))
         for name, entry in index.items()

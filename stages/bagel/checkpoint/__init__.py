@@ -1,0 +1,1 @@
+"""A checkpoint of BAGEL: read, and written tiny."""

@@ -1,0 +1,123 @@
+"""BAGEL over HTTP: images of texts and of images, with and without a thought."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from references.bagel_inputs import DRAWINGS, images_of
+from support.bagel import RecordedDrawings, extra_of
+from support.image_requests import ask, is_same, pictures_of
+from support.killed_image_stage import check_a_killed_stage
+from support.pictures import file_of
+from support.server import TinyServer, running_server
+
+from omnistage.stages.bagel.pipeline import BagelPipeline
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny_bagel: Path) -> RecordedDrawings:
+    return RecordedDrawings(tiny_bagel)
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bagel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    """The folder alone, without a graph file; nothing may be left of the tests' requests."""
+    log = tmp_path_factory.mktemp("bagel") / "log"
+    with running_server(str(tiny_bagel), log) as running:
+        yield running
+
+
+async def draw(server: TinyServer, name: str) -> httpx.Response:
+    """Ask for a recorded drawing: an edit as a form, others as JSON."""
+    drawing = DRAWINGS[name]
+    body: dict[str, Any] = {
+        "prompt": drawing.prompt,
+        "seed": drawing.seed,
+        "num_inference_steps": drawing.num_steps,
+        "guidance_scale": drawing.scales[0],
+    }
+    extra = extra_of(drawing)
+    async with httpx.AsyncClient(timeout=120) as client:
+        if drawing.size is not None:
+            height, width = drawing.size
+            body |= {"size": f"{width}x{height}", "extra": extra}
+            return await client.post(f"{server.url}/v1/images/generations", json=body)
+        files = [("image[]", ("a.png", file_of(one), "image/png")) for one in images_of(drawing)]
+        form = {key: str(value) for key, value in body.items()} | {"extra": json.dumps(extra)}
+        return await client.post(f"{server.url}/v1/images/edits", data=form, files=files)
+
+
+@pytest.mark.parametrize("name", ["text", "thought", "two"])
+async def test_a_request_equals_the_authors(
+    name: str, server: TinyServer, recorded: RecordedDrawings
+) -> None:
+    (picture,) = pictures_of(await draw(server, name))
+    assert is_same(picture, recorded.pixels(name))
+
+
+async def test_requests_at_once_equal_the_authors(
+    server: TinyServer, recorded: RecordedDrawings
+) -> None:
+    answers = await asyncio.gather(*(draw(server, name) for name in DRAWINGS))
+    for name, answer in zip(DRAWINGS, answers, strict=True):
+        (picture,) = pictures_of(answer)
+        assert is_same(picture, recorded.pixels(name)), name
+
+
+async def test_steps_are_reported_without_a_callback(server: TinyServer) -> None:
+    body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 3, "stream": True}
+    async with httpx.AsyncClient(timeout=120) as client:
+        url = f"{server.url}/v1/images/generations"
+        answer = await client.post(url, json={**body, "stream_progress": True})
+    told = [line.removeprefix("data: ") for line in answer.text.splitlines()]
+    events = [json.loads(line) for line in told if line.startswith("{")]
+    steps = [(one["step"], one["steps"]) for one in events if "step" in one]
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"size": "100x64"}, "size"),
+        ({"size": "256x64"}, None),
+        ({"prompt": "a<|im_end|>"}, "prompt"),
+        ({"negative_prompt": "rain"}, "negative_prompt"),
+        ({"extra": {"cfg_renorm_type": "none"}}, "extra.cfg_renorm_type"),
+        ({"extra": {"thinks": True}}, "extra.thinks"),
+        ({"control_image": {"image_url": "data:image/png;base64,"}}, "control_image"),
+    ],
+    ids=["multiple", "too large", "token", "negative", "value", "name", "control"],
+)
+async def test_what_cannot_be_made_is_refused(
+    fields: dict[str, Any], param: str | None, server: TinyServer
+) -> None:
+    answer = await ask(server, fields.pop("prompt", "a cat"), 1, **fields)
+    assert answer.status_code == 400, answer.text
+    assert (answer.json()["error"]["param"] or "").startswith(param or "")
+
+
+async def test_clients_that_hang_up_at_any_moment_leave_nothing(
+    server: TinyServer, recorded: RecordedDrawings
+) -> None:
+    async def hang_up(number: int) -> None:
+        asking = asyncio.create_task(draw(server, ["thought edit", "two", "longer"][number % 3]))
+        await asyncio.sleep(number / 20)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    await asyncio.gather(*(hang_up(number) for number in range(24)))
+    (picture,) = pictures_of(await draw(server, "edit"))
+    assert is_same(picture, recorded.pixels("edit"))
+
+
+async def test_a_killed_stage_is_its_requests_error_and_starts_again(
+    server: TinyServer, tiny_bagel: Path
+) -> None:
+    bare = BagelPipeline.from_pretrained(tiny_bagel)
+    await check_a_killed_stage(server, "dit", "worker", bare)
