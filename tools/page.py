@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from playwright.sync_api import Browser, Page, sync_playwright
 from support.page import running_page
 from support.server import running_server
 from support.sounds import wav_of
 
-from omnistage.bench.realtime.voice import silence, synthesized
+from omnistage.bench.realtime.voice import synthesized
 from omnistage.demo.examples import spoken_question
 from omnistage.stages.diffusion.checkpoint import write_tiny
 
@@ -32,6 +31,16 @@ WIDTHS = (1280, 390)
 WAIT_S = 60
 SPEAKING = "Playing ("
 STORY = "Tell me a story about a dog in the garden."
+# The page's microphone is switched on and off, so that no answer has to begin within a pause.
+KEEP_MICROPHONE = """() => {
+  const devices = navigator.mediaDevices, open = devices.getUserMedia.bind(devices);
+  devices.getUserMedia = async (wanted) => {
+    const stream = await open(wanted);
+    window.microphone = stream.getTracks()[0];
+    return stream;
+  };
+}"""
+SPEAK = "(is_loud) => { microphone.enabled = is_loud; }"
 PLAYER = "() => document.querySelector('.os-player').dataset.state"
 
 
@@ -134,23 +143,19 @@ def stopped_answer(page: Page) -> None:
 
 def conversation(page: Page) -> None:
     """Who speaks is answered by voice, and speaking into the answer stops it."""
+    page.evaluate(KEEP_MICROPHONE)
     open_tab(page, "Talk")
     state = "() => document.querySelector('.os-talk').dataset.state"
     page.get_by_role("button", name="Talk", exact=True).click()
     until(page, lambda: page.evaluate(state) == "hearing")
+    page.evaluate(SPEAK, False)
     until(page, lambda: page.evaluate(state) == "answering")
+    page.evaluate(SPEAK, True)
     cut = "() => Number(document.querySelector('.os-talk').dataset.interrupted ?? 0)"
     until(page, lambda: page.evaluate(cut) > 0)
     until(page, lambda: page.locator(".os-talk-words p").count() > 0)
     page.get_by_role("button", name="Stop", exact=True).locator("visible=true").click()
     until(page, lambda: page.evaluate(state) == "idle")
-
-
-def spoken_turns() -> bytes:
-    """A WAV of turns and of silences between them, which a microphone repeats."""
-    turns = [synthesized(1.0, seed) for seed in range(2)]
-    samples = np.concatenate([silence(1.5), turns[0], silence(2.5), turns[1], silence(1.5)])
-    return wav_of(samples)
 
 
 def transcription(page: Page, sound: Path) -> None:
@@ -294,7 +299,7 @@ def main() -> None:
         arguments = ["--no-sandbox"]
         browser = playwright.chromium.launch(executable_path=options.browser, args=arguments)
         spoken = Path(folder) / "spoken.wav"
-        spoken.write_bytes(spoken_turns())
+        spoken.write_bytes(wav_of(synthesized(3.0, 1)))
         arguments += ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
         arguments += [f"--use-file-for-fake-audio-capture={spoken}"]
         microphone = playwright.chromium.launch(executable_path=options.browser, args=arguments)
