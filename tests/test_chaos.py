@@ -67,10 +67,13 @@ def whole(has_audio: bool) -> Stream:
     return stream
 
 
-def failed(stage: str, has_audio: bool = True) -> Stream:
+SILENT = "showed no sign of life for 5 s"
+
+
+def failed(stage: str, has_audio: bool = True, message: str = "ended") -> Stream:
     """A stream that was told of a dead stage."""
     stream = Stream(has_audio)
-    stream.has_finished, stream.error = True, {"message": f"Stage {stage} ended."}
+    stream.has_finished, stream.error = True, {"message": f"Stage {stage} {message}."}
     return stream
 
 
@@ -85,7 +88,7 @@ def cut() -> Stream:
     ("victim", "blow", "streams"),
     [
         ("talker engine", KILL, [failed("talker"), whole(has_audio=False)]),
-        ("talker engine", STOP, [failed("talker"), whole(has_audio=True)]),
+        ("talker engine", STOP, [failed("talker", message=SILENT), whole(has_audio=True)]),
         ("talker worker", STOP, [whole(has_audio=True), whole(has_audio=False)]),
         ("talker tracker", KILL, [whole(has_audio=True), whole(has_audio=False)]),
     ],

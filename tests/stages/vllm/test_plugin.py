@@ -16,6 +16,7 @@ OURS = {
     "OmnistageQwen3OmniTalker",
     "OmnistageQwen3OmniThinker",
     "OmnistageQwen3TTSTalker",
+    "OmnistageVoxCPM2Talker",
 }
 SONG = 'FAMILY = Family("%s", {}, vllm_models={"Song": "%s:Song"})'
 
