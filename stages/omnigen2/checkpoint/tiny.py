@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from diffusers import AutoencoderKL
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from omnistage.stages.checkpoint.files import generation_config, write_json, write_tokenizer
 from omnistage.stages.checkpoint.tokenizer import SPECIAL_TOKENS, TinyTokenizer, byte_tokenizer
@@ -72,6 +73,9 @@ def _write_processor(folder: Path, tokenizer: TinyTokenizer) -> None:
         "temporal_patch_size": 2,
         "min_pixels": 4 * PATCH**2,
         "max_pixels": 256 * PATCH**2,
+        # vLLM normalizes pixels by what is written here, and without it not at all.
+        "image_mean": OPENAI_CLIP_MEAN,
+        "image_std": OPENAI_CLIP_STD,
     }
     image = {**vision, "image_processor_type": "Qwen2VLImageProcessor"}
     write_json(folder / "preprocessor_config.json", image)
