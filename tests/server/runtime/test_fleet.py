@@ -94,8 +94,8 @@ def test_a_stage_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
     ):
         code2wav = gateway.stages.stages["code2wav"]
         killer = threading.Timer(0.2, gateway.do, [code2wav.freeze])
-        killer.start()
         started = time.monotonic()
+        killer.start()
         error = ended_by_error(client, spoken("crash"))
         killer.join()
         assert time.monotonic() - started > 1.1
