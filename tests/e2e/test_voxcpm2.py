@@ -156,8 +156,7 @@ async def test_formats(server: TinyServer, form: str) -> None:
     assert len(response.content) > 1000
 
 
-async def test_a_text_in_pieces_is_heard_before_its_end(server: TinyServer) -> None:
-    """Sentence by sentence: the sound of the first comes while the second is still to be sent."""
+async def test_each_sentence_of_a_text_in_pieces_is_spoken(server: TinyServer) -> None:
     config = {"model": server.model, "stage_params": {"talker": {"max_tokens": 5}}, "seed": 1}
     samples = await streamed(server.url, ["One sentence is here. ", "And another."], config)
     assert len(samples) > 5 * SAMPLES_A_PATCH / 2  # of both, at 24 kHz
