@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,15 +82,9 @@ def last_text(messages: Sequence[JsonMap]) -> str:
 
 def image_urls(messages: Sequence[JsonMap]) -> list[str]:
     """Return the data URLs of a conversation's images, in order."""
-    return list(_image_urls(messages))
-
-
-def _image_urls(messages: Sequence[JsonMap]) -> Iterator[str]:
-    for message in messages:
-        content = message.get("content")
-        for part in content if isinstance(content, list) else ():
-            if part.get("type") == "image_url":
-                yield part["image_url"]["url"]
+    contents = (message.get("content") for message in messages)
+    parts = (part for one in contents if isinstance(one, list) for part in one)
+    return [part["image_url"]["url"] for part in parts if part.get("type") == "image_url"]
 
 
 def pixels_of(url: str) -> npt.NDArray[np.uint8]:

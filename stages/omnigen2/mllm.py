@@ -6,14 +6,13 @@ from contextlib import ExitStack, aclosing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from huggingface_hub import snapshot_download
-
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.messages.arguments import ArgumentsToCome
 from omnistage.stages.messages.body import Chat, Detokenize, Draw, GivenMedium, Tokenize
-from omnistage.stages.messages.edge import Open, Rows, described
+from omnistage.stages.messages.edge import Open, described
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.omnigen2.chat_template import CHAT_TEMPLATE
@@ -31,16 +30,15 @@ from omnistage.stages.omnigen2.prompt import MAX_REFERENCES, PICTURE, token_ids
 from omnistage.stages.vllm.answers.chat import ChatServing
 from omnistage.stages.vllm.answers.followers import wait_for_room
 from omnistage.stages.vllm.answers.rendered import RenderedLLM
+from omnistage.stages.vllm.answers.text_rows import send_rows
 from omnistage.stages.vllm.answers.tokenization import Tokenization
 from omnistage.stages.vllm.answers.traces import trace_headers
-from omnistage.stages.vllm.compat import RequestOutputKind, SamplingParams
 from omnistage.stages.vllm.engine.engine import make_engine
 from omnistage.stages.vllm.engine.warm_up import warm_up_text
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.grammars.grammars import Grammars
 from omnistage.stages.vllm.media.media import reading_of, received
 from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
-from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
@@ -189,18 +187,10 @@ class Mllm(EngineStage):
             message = f"has {longest} tokens; at most {self._max_model_len - 1}"
             raise RequestError(400, message, param="prompt", code="context_length_exceeded")
         edges = self._open(request_id, request, announced(texts), tensors)
+        prompts = {name: [one.prompt for one in given] for name, given in texts.items()}
+        to = [edge.target for edge in edges]
         headers = trace_headers(request, self._ports.name)
-        async with asyncio.TaskGroup() as group:
-            for name, given in texts.items():
-                for row, text in enumerate(given):
-                    bridge = RequestOptions(
-                        request_id,
-                        to=[edge.target for edge in edges],
-                        exported=ExportedRows(first=0),
-                        rows=Rows(name, row),
-                    )
-                    own_id = f"{request_id}-{name}-{row}"
-                    group.create_task(self._encode(own_id, text, bridge, headers))
+        await send_rows(self._engine, request_id, prompts, to, 0, headers)
 
     def _open(
         self,
@@ -215,26 +205,6 @@ class Mllm(EngineStage):
             edge.open.send(Chunk(request_id, message, 0, dict(tensors), last=True))
         return edges
 
-    async def _encode(
-        self,
-        request_id: str,
-        text: TextToEncode,
-        bridge: RequestOptions,
-        headers: Mapping[str, str] | None,
-    ) -> None:
-        """One prefill, all of which is computed; the token that vLLM samples is dropped."""
-        params = SamplingParams(
-            temperature=0,
-            max_tokens=1,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args=bridge.extra_args(),
-        )
-        params.skip_reading_prefix_cache = True
-        generated = self._engine.generate(text.prompt, params, request_id, trace_headers=headers)
-        async for _ in generated:
-            pass
-
     async def close(self) -> None:
         """Stop the engine."""
         await super().close()
@@ -243,10 +213,8 @@ class Mllm(EngineStage):
 
 def link_parts(model: str, folder: Path) -> None:
     """Put the language model's files and its processor's into one folder, where vLLM finds both."""
-    if not Path(model).is_dir():
-        model = snapshot_download(model, allow_patterns=[f"{name}/*" for name in PARTS])
     for part in PARTS:
-        for file in (Path(model) / part).iterdir():
+        for file in Path(Checkpoint(model).part(part)).iterdir():
             link = folder / file.name
             link.unlink(missing_ok=True)
             link.symlink_to(file.resolve())

@@ -1,8 +1,7 @@
 """The text encoder stage: prompts in, the hidden states that the pipeline takes as its own out."""
 
-import asyncio
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 from diffusers import DiffusionPipeline
@@ -13,16 +12,16 @@ from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stage_configs.own_arguments import ROWS_OF_ALL_POSITIONS, with_own
 from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
-from omnistage.stages.messages.edge import Open, Rows, described
+from omnistage.stages.messages.edge import Open, described
 from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.qwen_image.text_encoder_model import text_config
+from omnistage.stages.vllm.answers.text_rows import prefill, send_rows
 from omnistage.stages.vllm.answers.traces import trace_headers
-from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
+from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.engine.control import EngineControl
 from omnistage.stages.vllm.engine.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
-from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -102,7 +101,8 @@ class TextEncoder(EngineStage):
             text_config,
             stage=ports.name,
         )
-        await self._encode("warm-up", None, self._tokens.of("A warm-up."))
+        warm_up = {"prompt_token_ids": self._tokens.of("A warm-up.")}
+        await prefill(self._engine, "warm-up", warm_up)
         self._control = EngineControl(self._engine, NO_WEIGHTS, stage=ports.name)
         return Ready(max_model_len=length, commands=self._control.commands)
 
@@ -130,37 +130,11 @@ class TextEncoder(EngineStage):
         for edge in edges:
             edge.open.send(Chunk(request_id, announced, last=True))
         headers = trace_headers(opened.request, self._ports.name)
-        async with asyncio.TaskGroup() as group:
-            for name, rows in texts.items():
-                for row, ids in enumerate(rows):
-                    bridge = RequestOptions(
-                        request_id,
-                        to=[edge.target for edge in edges],
-                        exported=ExportedRows(first=first),
-                        rows=Rows(name, row),
-                    )
-                    encoding = self._encode(f"{request_id}-{name}-{row}", bridge, ids, headers)
-                    group.create_task(encoding)
-
-    async def _encode(
-        self,
-        request_id: str,
-        bridge: RequestOptions | None,
-        token_ids: Sequence[int],
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """One prefill; the token that vLLM samples at its end is dropped."""
-        params = SamplingParams(
-            temperature=0,
-            max_tokens=1,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args=None if bridge is None else bridge.extra_args(),
-        )
-        prompt = {"prompt_token_ids": token_ids}
-        generated = self._engine.generate(prompt, params, request_id, trace_headers=headers)
-        async for _ in generated:
-            pass
+        prompts = {
+            name: [{"prompt_token_ids": ids} for ids in rows] for name, rows in texts.items()
+        }
+        to = [edge.target for edge in edges]
+        await send_rows(self._engine, request_id, prompts, to, first, headers)
 
 
 def as_list(texts: str | Sequence[str]) -> Sequence[str]:
