@@ -1,7 +1,7 @@
 """Features of reference audio for the talker: the vector of its voice, and its codes."""
 
-import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -34,9 +34,14 @@ class VoiceFeatures:
     codes: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, features: Features | None) -> Self | None:
-        """Returns those that are kept, if they are."""
-        return None if features is None else cls(features["speaker"], features["codes"])
+    def of(cls, features: Features) -> Self:
+        """Returns those that are kept."""
+        return cls(features["speaker"], features["codes"])
+
+
+def needed(wants_codes: bool) -> tuple[str, ...]:
+    """Return the features without which what is kept of a sound is not enough."""
+    return ("codes",) if wants_codes else ()
 
 
 class VoiceEncoder:
@@ -60,11 +65,11 @@ class VoiceEncoder:
             f"{identity} {self._codes.num_codebooks}",
             Path(folder) if folder else None,
         )
-        self._computing = threading.Lock()
 
     def known(self, key: str, wants_codes: bool) -> VoiceFeatures | None:
         """Returns what was made of a sound before, if that is enough."""
-        return VoiceFeatures.of(self._cache.get(key, *(["codes"] if wants_codes else [])))
+        features = self._cache.get(key, *needed(wants_codes))
+        return None if features is None else VoiceFeatures.of(features)
 
     def features(
         self, sound: npt.NDArray[np.float32], key: str, wants_codes: bool
@@ -74,14 +79,11 @@ class VoiceEncoder:
 
         Raises RequestError for a sound that is too short.
         """
-        known = self.known(key, wants_codes)
-        if known is None:
-            with self._computing:
-                known = self.known(key, wants_codes) or self._make(sound, key, wants_codes)
-        return known
+        make = partial(self._make, sound, key, wants_codes)
+        return VoiceFeatures.of(self._cache.get_or_make(key, make, *needed(wants_codes)))
 
     @torch.inference_mode()
-    def _make(self, sound: npt.NDArray[np.float32], key: str, wants_codes: bool) -> VoiceFeatures:
+    def _make(self, sound: npt.NDArray[np.float32], key: str, wants_codes: bool) -> Features:
         self._check(sound)
         samples = torch.tensor(sound, dtype=torch.float32, device=self._device)
         without_codes = self.known(key, wants_codes=False)
@@ -93,8 +95,7 @@ class VoiceEncoder:
         codes = self._no_codes
         if wants_codes:
             codes = self._codes(samples).cpu().numpy()
-        self._cache.put(key, {"speaker": speaker, "codes": codes})
-        return VoiceFeatures(speaker, codes)
+        return {"speaker": speaker, "codes": codes}
 
     def _check(self, sound: npt.NDArray[np.float32]) -> None:
         shortest = self._config.min_samples

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class VoiceCache:
         self._identity = identity
         self._known: OrderedDict[str, Features] = OrderedDict()
         self._lock = threading.Lock()
+        self._making = threading.Lock()
         self._folder = folder / SUBFOLDER if folder is not None else None
 
     def get(self, key: str, *needed: str) -> Features | None:
@@ -70,6 +71,17 @@ class VoiceCache:
                 return None
             self._keep(key, found)
         return found if all(len(found[name]) for name in needed) else None
+
+    def get_or_make(self, key: str, make: Callable[[], Features], *needed: str) -> Features:
+        """Returns the same, made and kept if it is not known: of one sound at a time."""
+        known = self.get(key, *needed)
+        if known is None:
+            with self._making:
+                known = self.get(key, *needed)
+                if known is None:
+                    known = make()
+                    self.put(key, known)
+        return known
 
     def put(self, key: str, features: Features) -> None:
         """Know it from now on."""

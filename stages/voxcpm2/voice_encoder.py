@@ -1,6 +1,5 @@
 """Latents of reference audio for the talker, as patches."""
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +43,6 @@ class LatentEncoder:
             identity_of([self._encoder]),
             Path(folder) if folder else None,
         )
-        self._computing = threading.Lock()
 
     def known(self, key: str, way: str) -> Latents | None:
         """Returns what was made of a sound before, in one of the two ways."""
@@ -56,15 +54,9 @@ class LatentEncoder:
 
         Raises RequestError for silence.
         """
-        known = self.known(key, way)
-        if known is None:
-            with self._computing:
-                known = self.known(key, way)
-                if known is None:
-                    known = self._make(sound, key, way)
-        return known
+        return self._cache.get_or_make(key, lambda: self._make(sound, key, way), way)[way]
 
-    def _make(self, sound: npt.NDArray[np.float32], key: str, way: str) -> Latents:
+    def _make(self, sound: npt.NDArray[np.float32], key: str, way: str) -> Features:
         if not sound.any():
             raise RequestError(
                 400, "the reference sound is silent", param="voice", code="invalid_value"
@@ -72,8 +64,7 @@ class LatentEncoder:
         none = np.zeros((0, self._patch_size, self._latent_size), np.float32)
         kept: Features = self._cache.get(key) or {REFERENCE: none, CONTINUED: none}
         made = self._encoded(at_rate(sound, self._rate_hz), is_padded_left=way == CONTINUED)
-        self._cache.put(key, {**kept, way: made})
-        return made
+        return {**kept, way: made}
 
     @torch.inference_mode()
     def _encoded(self, sound: npt.NDArray[np.float32], is_padded_left: bool) -> Latents:
