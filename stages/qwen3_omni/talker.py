@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 from transformers import AutoConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeTalkerModel
 
@@ -16,6 +15,7 @@ from omnistage.stages.speech.talker_stage import (
     SpokenPrompt,
     TalkerEngine,
     TalkerStage,
+    noise_seed,
 )
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.loading.fit import ModelPart
@@ -101,10 +101,9 @@ class Talker(TalkerStage):
 
     def frame_sampling(self, params: SamplingParams) -> CodeSampling:
         """The code predictor's own, but for whether it samples at all."""
-        random = np.random.default_rng()
         return CodeSampling(
             temperature=1.0 if params.temperature else 0.0,  # not the talker's
             top_k=PREDICTOR_TOP_K,
             top_p=PREDICTOR_TOP_P,
-            seed=int(random.integers(1 << 31)) if params.seed is None else params.seed,
+            seed=noise_seed(params),
         )

@@ -30,6 +30,7 @@ from omnistage.stages.speech.talker_stage import (
     SpokenPrompt,
     TalkerEngine,
     TalkerStage,
+    noise_seed,
 )
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.loading.fit import ModelPart
@@ -256,10 +257,9 @@ class Talker(TalkerStage):
         """The code predictor's own, but for whether it samples at all."""
         told = self._generation
         samples = bool(params.temperature) and told.subtalker_dosample
-        random = np.random.default_rng()
         return CodeSampling(
             temperature=told.subtalker_temperature if samples else 0.0,
             top_k=told.subtalker_top_k,
             top_p=told.subtalker_top_p,
-            seed=int(random.integers(1 << 31)) if params.seed is None else params.seed,
+            seed=noise_seed(params),
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 from vllm.outputs import RequestOutput
 
 from omnistage.connectors.chunk import Chunk, Tensor
@@ -337,3 +338,8 @@ class TalkerStage(EngineStage, ABC):
             self._ports.mark(request_id, "first_prefill", round(begun_s * 1e9))
         sampled_s = getattr(output.metrics, "first_token_ts", 0.0)
         self._ports.mark(request_id, "first_code", round(sampled_s * 1e9) or None)
+
+
+def noise_seed(params: SamplingParams) -> int:
+    """Return the seed of a request's frames: its own, else one that is drawn."""
+    return int(np.random.default_rng().integers(1 << 31)) if params.seed is None else params.seed

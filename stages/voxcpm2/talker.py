@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import msgspec
-import numpy as np
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.messages.body import VoiceSample
@@ -18,6 +17,7 @@ from omnistage.stages.speech.talker_stage import (
     SpokenPrompt,
     TalkerEngine,
     TalkerStage,
+    noise_seed,
 )
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.loading.fit import ModelPart
@@ -137,7 +137,4 @@ class Talker(TalkerStage):
 
     def frame_sampling(self, params: SamplingParams) -> CodeSampling:
         """The noise of a request's patches is by its seed."""
-        random = np.random.default_rng()
-        return CodeSampling(
-            seed=int(random.integers(1 << 31)) if params.seed is None else params.seed
-        )
+        return CodeSampling(seed=noise_seed(params))
