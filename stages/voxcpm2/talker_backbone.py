@@ -8,14 +8,10 @@ import torch
 from torch import nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
-from vllm.model_executor.layers.activation import SiluAndMul
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.layernorm import RMSNorm
-from vllm.model_executor.layers.linear import (
-    MergedColumnParallelLinear,
-    QKVParallelLinear,
-    RowParallelLinear,
-)
+from vllm.model_executor.layers.linear import QKVParallelLinear, RowParallelLinear
+from vllm.model_executor.models.llama import LlamaMLP
 
 from omnistage.stages.voxcpm2.minicpm import rotated, rotations
 from omnistage.stages.voxcpm2.settings import LayersConfig, VoxCPM2Settings
@@ -79,32 +75,6 @@ class TalkerAttention(nn.Module):
         return output
 
 
-class TalkerMlp(nn.Module):
-    """A gated network."""
-
-    def __init__(self, config: LayersConfig, vllm_config: VllmConfig, prefix: str) -> None:
-        super().__init__()
-        size, inner = config.hidden_size, config.intermediate_size
-        quantization = vllm_config.quant_config
-        self.gate_up_proj = MergedColumnParallelLinear(
-            size,
-            [inner, inner],
-            bias=False,
-            quant_config=quantization,
-            prefix=f"{prefix}.gate_up_proj",
-        )
-        self.down_proj = RowParallelLinear(
-            inner, size, bias=False, quant_config=quantization, prefix=f"{prefix}.down_proj"
-        )
-        self.act_fn = SiluAndMul()
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Token by token."""
-        joined, _ = self.gate_up_proj(hidden)
-        output, _ = self.down_proj(self.act_fn(joined))
-        return output
-
-
 class TalkerLayer(nn.Module):
     """Attention and a network, each of which adds to its input."""
 
@@ -112,7 +82,13 @@ class TalkerLayer(nn.Module):
         super().__init__()
         self._scale = config.branch_scale
         self.self_attn = TalkerAttention(config, vllm_config, f"{prefix}.self_attn")
-        self.mlp = TalkerMlp(config, vllm_config, f"{prefix}.mlp")
+        self.mlp = LlamaMLP(
+            config.hidden_size,
+            config.intermediate_size,
+            "silu",
+            quant_config=vllm_config.quant_config,
+            prefix=f"{prefix}.mlp",
+        )
         self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
