@@ -13,6 +13,7 @@ from support.bagel import RecordedDrawings, extra_of
 from support.image_requests import ask, is_same, pictures_of
 from support.killed_image_stage import check_a_killed_stage
 from support.pictures import file_of
+from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
 
 from omnistage.stages.bagel.pipeline import BagelPipeline
@@ -71,14 +72,7 @@ async def test_requests_at_once_equal_the_authors(
 
 
 async def test_steps_are_reported_without_a_callback(server: TinyServer) -> None:
-    body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 3, "stream": True}
-    async with httpx.AsyncClient(timeout=120) as client:
-        url = f"{server.url}/v1/images/generations"
-        answer = await client.post(url, json={**body, "stream_progress": True})
-    told = [line.removeprefix("data: ") for line in answer.text.splitlines()]
-    events = [json.loads(line) for line in told if line.startswith("{")]
-    steps = [(one["step"], one["steps"]) for one in events if "step" in one]
-    assert steps == [(1, 3), (2, 3), (3, 3)]
+    await check_every_step_is_reported(server)
 
 
 @pytest.mark.parametrize(

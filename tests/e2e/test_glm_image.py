@@ -1,7 +1,6 @@
 """GLM-Image over HTTP: image ids from vLLM, and the image that the pipeline draws from them."""
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -16,6 +15,7 @@ from support.chaos import victims
 from support.glm_image import make_greedy
 from support.image_requests import ask, bare_pipeline, expected, is_same, pictures_of
 from support.killed_image_stage import check_a_killed_stage
+from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
 from support.waiting import until
 
@@ -92,14 +92,7 @@ async def test_requests_with_texts_of_equal_length_share_forwards(
 
 
 async def test_only_steps_of_the_image_are_progress(server: TinyServer) -> None:
-    body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 3, "stream": True}
-    async with httpx.AsyncClient(timeout=120) as client:
-        url = f"{server.url}/v1/images/generations"
-        answer = await client.post(url, json={**body, "stream_progress": True})
-    told = [line.removeprefix("data: ") for line in answer.text.splitlines()]
-    events = [json.loads(line) for line in told if line.startswith("{")]
-    steps = [(one["step"], one["steps"]) for one in events if "step" in one]
-    assert steps == [(1, 3), (2, 3), (3, 3)]
+    await check_every_step_is_reported(server)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from support.image_requests import ask, expected, is_same, picture_server, pictu
 from support.killed_image_stage import check_a_killed_stage
 from support.omnigen2 import Pictures, Recorded, bare_omnigen2, recorded
 from support.pictures import file_of, pixels_of
+from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
 from transformers import AutoTokenizer
 
@@ -223,14 +224,7 @@ async def test_a_chat_with_more_images_than_a_picture_is_made_of_is_refused(
 
 
 async def test_every_step_is_reported(server: TinyServer) -> None:
-    body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 3, "stream": True}
-    async with httpx.AsyncClient(timeout=120) as client:
-        url = f"{server.url}/v1/images/generations"
-        answer = await client.post(url, json={**body, "stream_progress": True})
-    told = [line.removeprefix("data: ") for line in answer.text.splitlines()]
-    events = [json.loads(line) for line in told if line.startswith("{")]
-    steps = [(one["step"], one["steps"]) for one in events if "step" in one]
-    assert steps == [(1, 3), (2, 3), (3, 3)]
+    await check_every_step_is_reported(server)
 
 
 @pytest.mark.parametrize(
