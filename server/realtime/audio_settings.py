@@ -89,7 +89,7 @@ TurnDetection = Annotated[ServerVad | SemanticVad, Field(discriminator="type")]
 
 
 class Transcription(Options):
-    """How the user's audio is transcribed; the model is always the one that is served."""
+    """Transcription of the user's audio, always by the model that is served."""
 
     model: str | None = None
     language: Language | None = None

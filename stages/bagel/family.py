@@ -7,7 +7,7 @@ TINY_HIDDEN_SIZE = 1024  # below this a checkpoint is one of ours: it runs anywh
 
 
 def pick(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
-    """By the model's type and size."""
+    """Choose a graph by the model's type and size."""
     if checkpoint.config.get("model_type") != "bagel":
         return None
     size = checkpoint.json("llm_config.json").get("hidden_size", TINY_HIDDEN_SIZE)

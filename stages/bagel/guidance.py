@@ -12,7 +12,7 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class FlowGuidance:
-    """How far velocities are moved, and at which times (1 is noise, 0 the image).
+    """Moves velocities by its scales, at some times (1 is noise, 0 the image).
 
     A scale of 1 or less moves nothing. `renormalisation`: the norm that a moved velocity keeps at
     most, that of the whole image (`global`) or of each part of it (`channel`); with `text_channel`

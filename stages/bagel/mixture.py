@@ -53,7 +53,7 @@ class ExpertLayer(nn.Module):
 
 
 class MixtureLayer(nn.Module):
-    """One layer: its weights for tokens that are read, and for those that are drawn."""
+    """A layer with weights for tokens that are read, and others for those that are drawn."""
 
     def __init__(self, config: Qwen2Config) -> None:
         super().__init__()

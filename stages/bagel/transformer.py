@@ -17,7 +17,7 @@ TIME_SIZE = 256
 
 @dataclass(frozen=True)  # with a __dict__: the engine compares rows by their attributes
 class FlowRow:
-    """One image at one time, under one context.
+    """An image at one time, under one context.
 
     `latents`: float32 [n, size of a part]; `cells`: int64 [n], their places. `context`: keys and
     values [layers, 2, tokens, heads, size], after rotation; none of them is changed. `position`:

@@ -43,7 +43,7 @@ OPTIONS = frozenset({"max_batch", "warm_up"}).union(*(part.names() for part in P
 
 @dataclass(frozen=True, slots=True)
 class StageOptions:
-    """All engine arguments of a stage.
+    """Engine arguments of a stage, by what they are for.
 
     `max_batch`: pictures of one forward. `warm_up`: arguments of the calls that come before the
     first request, such as a small height and width.

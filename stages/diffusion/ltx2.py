@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -186,11 +186,8 @@ class LTX2TwoStagePipeline(LTX2ConditionPipeline):  # type: ignore[misc]  # Diff
             first.config, use_dynamic_shifting=False, shift_terminal=None
         )
         try:
-            if self.adapter is None:
+            with nullcontext() if self.adapter is None else self.adapter.used():
                 yield
-            else:
-                with self.adapter.used():
-                    yield
         finally:
             self.scheduler = first
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Arrivals:
-    """All that came since it was last taken."""
+    """Contents of the inbox since they were last taken."""
 
     jobs: list[Job] = field(default_factory=list)
     pings: list["Future[None]"] = field(default_factory=list)

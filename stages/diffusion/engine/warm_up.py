@@ -80,7 +80,7 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """How calls of the modules that run at each step are made.
+    """Result of the warm-up: targets that make the calls of the modules of each step.
 
     `speed`: None if it was not measured or could not be told. `alone_because`: why no forward is
     shared; empty: some are. `runs_one`: a request at a time.
