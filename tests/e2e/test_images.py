@@ -118,7 +118,7 @@ async def test_a_client_that_hangs_up_ends_its_request(images: TinyServer) -> No
     before = await num_sent(images)
     pictures_of(await ask(images, "a cat", 1))
     whole = await num_sent(images) - before
-    body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 1000}
+    body = {"prompt": "a cat", "n": 4, "size": "256x256", "num_inference_steps": 1000}
     url = f"{images.url}/v1/images/generations"
     await ask_and_hang_up(url, lambda: images.health()["dit"]["running"], json=body)
     assert await num_sent(images) - before - whole < whole, "it was made to its end"

@@ -14,7 +14,7 @@ async def ask_and_hang_up(url: str, has_begun: Callable[[], object], **request: 
     async with httpx.AsyncClient(timeout=60, verify=VERIFY) as client:
         asking = asyncio.create_task(client.post(url, **request))
         try:
-            await until(has_begun)
+            await until(lambda: asking.done() or has_begun())
         finally:
             asking.cancel()
             await asyncio.wait({asking})
