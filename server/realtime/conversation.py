@@ -142,8 +142,6 @@ class Conversation:
             message = f"Audio content of {part.spoken.ms:.0f}ms is already shorter than {end_ms}ms"
             raise ApiError(400, message, param="audio_end_ms", code="invalid_value")
         part.spoken.truncate(end_ms)
-        if part.spoken.heard_ms is not None and part.spoken.heard_ms < part.spoken.ms:
-            item.status = "incomplete"
 
     def _found(self, item_id: str, verb: str, code: str) -> Item:
         item = self.find(item_id)

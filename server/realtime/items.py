@@ -93,15 +93,18 @@ class Part:
     image_url: str | None = None
     detail: str | None = None
 
-    def to_json(self, has_media: bool = False) -> Json:
-        """Return it as clients read it; a user's audio always has a transcript, if only null."""
+    def to_json(self, has_media: bool = False, is_sent: bool = False) -> Json:
+        """Return it as clients read it; a user's audio always has a transcript, if only null.
+
+        `is_sent`: an answer as it was sent, though less of it was heard.
+        """
         if self.type == "input_image":
             told: Json = {"type": self.type}
             if self.image_url is not None and (has_media or len(self.image_url) <= MAX_ECHOED):
                 told["image_url"] = self.image_url
             return told if self.detail is None else {**told, "detail": self.detail}
         if self.type == "output_audio":
-            return {"type": self.type, "transcript": self.words}
+            return {"type": self.type, "transcript": self.sent_words if is_sent else self.words}
         if self.type != "input_audio":
             return {"type": self.type, "text": self.text or ""}
         told = {"type": self.type, "transcript": self.transcript}
@@ -115,6 +118,11 @@ class Part:
         if self.spoken is not None:
             return self.spoken.words
         return self.text or self.transcript or ""
+
+    @property
+    def sent_words(self) -> str:
+        """Return its words, with those that were sent and not heard."""
+        return self.words if self.spoken is None else self.spoken.sent_words
 
     def to_chat(self, hears: bool) -> Json | None:
         """Return it as a chat's part; None if there is nothing in it.
@@ -151,11 +159,16 @@ class Item:
     name: str = ""
     text: str = ""  # arguments of a call, or its output
 
-    def to_json(self, has_media: bool = False) -> Json:
-        """Return it as clients read it."""
-        head = {"id": self.id, "object": "realtime.item", "type": self.type, "status": self.status}
+    def to_json(self, has_media: bool = False, is_sent: bool = False) -> Json:
+        """Return it as clients read it.
+
+        `is_sent`: an answer as it was sent, though less of it was heard.
+        """
+        is_cut = not is_sent and self.status == "completed" and self.is_cut
+        status = "incomplete" if is_cut else self.status
+        head = {"id": self.id, "object": "realtime.item", "type": self.type, "status": status}
         if self.type == "message":
-            content = [part.to_json(has_media) for part in self.content]
+            content = [part.to_json(has_media, is_sent) for part in self.content]
             return {**head, "role": self.role, "content": content}
         if self.type == "function_call":
             call = {"call_id": self.call_id, "name": self.name, "arguments": self.text}
@@ -194,6 +207,11 @@ class Item:
     def spoken(self) -> PlayedAnswer | None:
         """Return the audio of an answer, if it is one."""
         return next((part.spoken for part in self.content if part.spoken is not None), None)
+
+    @property
+    def is_cut(self) -> bool:
+        """Returns whether it is an answer of which some was not heard."""
+        return self.spoken is not None and self.spoken.is_cut
 
     @property
     def sound(self) -> UserAudio | None:

@@ -15,15 +15,28 @@ class PlayedAnswer:
     heard_ms: float | None = None  # where it was truncated
 
     @property
+    def sent_words(self) -> str:
+        """Return all words that were sent."""
+        return "".join(self.pieces)
+
+    @property
+    def is_cut(self) -> bool:
+        """Returns whether some of its audio was not heard."""
+        return self.heard_ms is not None and self.heard_ms < self.ms
+
+    @property
     def words(self) -> str:
         """Return the words; after a truncation those that were heard."""
-        text = "".join(self.pieces)
-        if self.heard_ms is None or self.heard_ms >= self.ms:
+        text = self.sent_words
+        if self.heard_ms is None or not self.is_cut:
             return text
         return text[: _end_of_word(text, int(len(text) * self.heard_ms / self.ms))]
 
     def truncate(self, end_ms: float) -> None:
-        """Keep what was heard until then; a later end changes nothing."""
+        """Keep what was heard until then; a later end changes nothing.
+
+        What is sent afterwards counts as not heard.
+        """
         before_ms = self.ms if self.heard_ms is None else self.heard_ms
         self.heard_ms = min(before_ms, end_ms)
 

@@ -35,6 +35,7 @@ NULLS = {
 }
 # What of a content part begins with a delta, and must then have its end.
 PARTS = ("output_audio", "output_audio_transcript", "output_text")
+WORDS = ("output_audio_transcript", "output_text")
 CALL = "function_call_arguments"
 
 
@@ -80,6 +81,12 @@ def check_event(event: Event) -> None:
     assert set(nulls(event)) <= NULLS, event
 
 
+def words_of(item: Event) -> str:
+    """Return the words of a message of the model."""
+    parts = item.get("content", ())
+    return "".join(part.get("transcript") or part.get("text") or "" for part in parts)
+
+
 class Order:
     """Checks that events come in the order of one session."""
 
@@ -90,6 +97,7 @@ class Order:
         self.open_items: dict[str, Event] = {}  # added, and not done yet
         self.responses: dict[str, dict[str, Any]] = {}  # that are under way
         self.over: set[str] = set()
+        self.sent: dict[str, str] = {}  # the words of each answer's deltas
         self.speaking: str | None = None
         self.at_ms = 0
         self.committed: str | None = None
@@ -129,6 +137,9 @@ class Order:
             self.open_items.pop(item_id)
             place = self.items.index(item_id)
             assert previous == (self.items[place - 1] if place else None)
+            if event["item"].get("role") == "assistant" and item_id in self.sent:
+                # A client may have truncated it while it was made.
+                assert self.sent[item_id].startswith(words_of(event["item"]))
         elif kind == "conversation.item.deleted":
             self.items.remove(event["item_id"])
             self.open_items.pop(event["item_id"], None)
@@ -175,6 +186,8 @@ class Order:
             assert details is None or details["type"] == response["status"]
             told = [item["id"] for item in response["output"]]
             assert told == list(begun["items"])
+            for item in response["output"]:
+                assert words_of(item) == self.sent.get(item["id"], "")
             assert all(one["is_done"] for one in begun["items"].values())
             return
         items = self.responses[event["response_id"]]["items"]
@@ -192,12 +205,14 @@ class Order:
             assert event["item"]["status"] != "in_progress"
             assert item["part"] in (None, "done")
             assert not any(item["open"].values())
+            assert words_of(event["item"]) == self.sent.get(event["item"]["id"], "")
         elif kind == "response.content_part.added":
             assert item["part"] is None
             item["part"] = "open"
         elif kind == "response.content_part.done":
             assert item["part"] == "open"
             assert not any(item["open"].values())
+            assert words_of({"content": [event["part"]]}) == self.sent.get(event["item_id"], "")
             item["part"] = "done"
         else:
             self._add_delta(kind, event, item)
@@ -210,6 +225,8 @@ class Order:
             item["open"].setdefault(name, True)
             assert item["open"][name], f"{kind} behind its end"
             item.setdefault(name, []).append(event["delta"])
+            if name in WORDS:
+                self.sent[event["item_id"]] = "".join(item[name])
             return
         assert step == "done"
         item["open"][name] = False

@@ -177,7 +177,8 @@ class Response:
         return index
 
     def _end_item(self, item: Item, index: int) -> None:
-        about = {"response_id": self.id, "output_index": index, "item": item.to_json()}
+        """Tell its end: as it was sent, then as the conversation has it, which may be truncated."""
+        about = {"response_id": self.id, "output_index": index, "item": item.to_json(is_sent=True)}
         self._tell({"type": "response.output_item.done", **about})
         if self._conversation is not None and item.id in self._conversation:
             previous = self._conversation.previous_of(item.id)
@@ -189,7 +190,7 @@ class Response:
         return {**place, "content_index": 0}
 
     def _tell_part(self, kind: str, item: Item) -> None:
-        words = item.content[0].words
+        words = item.content[0].sent_words
         part = {"type": "audio", "transcript": words}
         if not self.is_spoken:
             part = {"type": "text", "text": words}
@@ -200,7 +201,7 @@ class Response:
         if item is None:
             return
         self._unsent.clear()
-        words = item.content[0].words
+        words = item.content[0].sent_words
         if self.is_spoken:
             place = self._place(item)
             self._tell({"type": "response.output_audio.done", **place})
@@ -280,7 +281,7 @@ class Response:
             "object": "realtime.response",
             "status": status,
             "status_details": details,
-            "output": [item.to_json() for item in self._output],
+            "output": [item.to_json(is_sent=True) for item in self._output],
             "metadata": settings.metadata,
             "conversation_id": self._conversation_id if self.is_in_conversation else None,
             "output_modalities": settings.output_modalities,

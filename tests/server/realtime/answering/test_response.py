@@ -1,12 +1,13 @@
 """A response as it is told: what has not left is taken back, and every end closes what began."""
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.realtime import Order, check_event
+from support.realtime import Order, check_event, words_of
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.http.outbox import Outbox
@@ -86,6 +87,63 @@ async def test_an_interrupted_answer_has_the_words_that_left(num_left: int) -> N
     assert num_audio == max(0, (num_left - 4) // 2)
 
 
+@pytest.mark.parametrize("end", ["complete", "cancel", "fail"])
+@pytest.mark.parametrize("num_before", [1, 2, 3])
+async def test_an_answer_truncated_in_the_making_ends_as_it_was_sent(
+    num_before: int, end: str
+) -> None:
+    """Its response reports the deltas; the conversation has what was heard."""
+    told = Told()
+    for number, word in enumerate(("One ", "two ", "three ")):
+        told.response.add_chunk(chunk(word))
+        told.response.add_audio(bytes(4800))
+        if number + 1 == num_before:
+            (item,) = told.conversation
+            told.conversation.truncate(item.id, 0, 50)
+            assert item.to_json()["status"] == "in_progress"
+    told.leave()
+    if end == "complete":
+        told.response.complete()
+    elif end == "cancel":
+        told.response.cancel("client_cancelled")
+    else:
+        told.response.fail(ApiError(500, "broken", code="stage_unavailable"))
+    told.leave()
+    told.check()  # every `done` of the response has the words of the deltas
+    assert told.sent_words == "One two three "
+    by_kind = {one["type"]: one for one in told.left}
+    assert by_kind["response.output_audio_transcript.done"]["transcript"] == told.sent_words
+    status = "completed" if end == "complete" else "incomplete"
+    assert by_kind["response.output_item.done"]["item"]["status"] == status
+    assert by_kind["response.done"]["response"]["output"][0]["status"] == status
+    done = by_kind["conversation.item.done"]["item"]
+    assert done == item.to_json()
+    assert (done["status"], words_of(done)) == ("incomplete", "")  # 50 of 300 ms
+    assert item.to_chat(hears=True) is None
+
+
+async def test_an_answer_truncated_at_its_end_so_far_loses_what_is_sent_afterwards() -> None:
+    told = Told()
+    for word in ("One ", "two "):
+        told.response.add_chunk(chunk(word))
+        told.response.add_audio(bytes(9600))
+        (item,) = told.conversation
+        told.conversation.truncate(item.id, 0, 250)  # of 200 ms so far, then of 400
+    told.response.complete()
+    told.leave()
+    told.check()
+    assert words_of(item.to_json()) == "One"
+    assert words_of(item.to_json(is_sent=True)) == "One two "
+
+
+async def test_a_text_in_the_making_cannot_be_truncated() -> None:
+    told = Told("text")
+    told.response.add_chunk(chunk("One "))
+    (item,) = told.conversation
+    with pytest.raises(ApiError, match="names no audio of the model's"):
+        told.conversation.truncate(item.id, 0, 50)
+
+
 async def test_a_frame_that_is_on_its_way_is_not_taken_back() -> None:
     told = Told("text")
     told.leave()
@@ -114,6 +172,7 @@ steps = st.lists(
         st.just(("audio", bytes(480))),
         st.just(("end_audio", 3)),
         st.builds(lambda n: ("leave", n), st.integers(0, 5)),
+        st.builds(lambda ms: ("truncate", ms), st.integers(0, 30)),
     ),
     max_size=20,
 )
@@ -135,6 +194,10 @@ async def test_whatever_a_chat_makes_is_told_in_order(
             response.end_audio(value)
         elif kind == "leave":
             told.leave(value)
+        elif kind == "truncate" and (item := response._message) in told.conversation._items:
+            assert item is not None
+            with contextlib.suppress(ApiError):  # as of a text
+                told.conversation.truncate(item.id, 0, value)
     if end == "withdraw":
         response.withdraw(told.outbox)
     if end in ("complete", "length"):
