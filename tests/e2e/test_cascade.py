@@ -25,7 +25,7 @@ from omnistage.stages.qwen3_tts.family import FAMILY as TTS
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 MODEL = "tiny-cascade"
-EVENT_S = 30.0
+EVENT_S = 60.0
 
 pytestmark = pytest.mark.engine
 

@@ -13,7 +13,8 @@ import httpx
 import pytest
 from support.metrics_docs import DOCS, documented, exposed, families_in
 from support.prompts import QUESTIONS
-from support.server import TinyServer, decoded
+from support.server import SETTLE_S, TinyServer, decoded
+from support.snapshots import reported_page
 
 pytestmark = pytest.mark.engine
 
@@ -21,7 +22,6 @@ CHAT = "/v1/chat/completions"
 HELLO = QUESTIONS[0].messages
 TEXT, SPOKEN = "text", "text+audio"
 AT_ONCE = 8
-SETTLE_S = 60.0  # a stage sends what it measured once a second
 SHORT = {"max_completion_tokens": 6}
 ENDLESS = {"max_completion_tokens": 900, "ignore_eos": True}
 OF_THE_SERVER = (
@@ -38,10 +38,10 @@ def sample(name: str, **labels: str) -> Sample:
     return name, frozenset(labels.items())
 
 
-def samples(server: TinyServer) -> Mapping[Sample, float]:
-    """All of the page."""
+def samples_in(page: str) -> Mapping[Sample, float]:
+    """Return all of a page."""
     found = {}
-    for family in families_in(httpx.get(f"{server.url}/metrics").text):
+    for family in families_in(page):
         for one in family.samples:
             labels = {name: value for name, value in one.labels.items() if name not in NOT_TOLD}
             found[sample(one.name, **labels)] = one.value
@@ -176,7 +176,7 @@ async def test_after_50_mixed_requests_every_count_is_the_clients(server: TinySe
     """Of vLLM's, those that a client can know: it does not see all tokens that it hung up on."""
     assert len(MIX) == 50
     client = Client(server)
-    before = await settled(server)
+    before = samples_in(await asyncio.to_thread(reported_page, server))
     order = [MIX[7 * index % 50] for index in range(50)]
     assert Counter(order) == Counter(MIX)
     await asyncio.gather(*(client.ask(kind) for kind in order))
@@ -188,10 +188,11 @@ async def test_after_50_mixed_requests_every_count_is_the_clients(server: TinySe
         counted[prompts] / 30 * 8
     )  # the 30 finished and the 8 cancelled ask the same
     deadline = time.monotonic() + SETTLE_S
-    while (grown := growth(before, samples(server), counted)) != pytest.approx(counted):
+    while True:
+        after = samples_in(await asyncio.to_thread(reported_page, server))
+        if (grown := growth(before, after, counted)) == pytest.approx(counted):
+            break
         assert time.monotonic() < deadline, different(grown, counted)
-        await asyncio.sleep(0.2)
-    after = samples(server)
     everything = {one for one in after if one[0].startswith("omnistage_requests_total")}
     assert sum(after[one] - before.get(one, 0.0) for one in everything) == 50
     for name in ("num_requests_running", "num_requests_waiting"):
@@ -199,24 +200,6 @@ async def test_after_50_mixed_requests_every_count_is_the_clients(server: TinySe
     for (name, labels), value in after.items():
         if name == "omnistage_channel_backlog_chunks":
             assert value == 0, labels
-
-
-async def settled(server: TinyServer) -> Mapping[Sample, float]:
-    """What is there once nothing of earlier tests is still on its way from a stage."""
-    deadline = time.monotonic() + SETTLE_S
-    counts = counters(samples(server))
-    while True:
-        await asyncio.sleep(1.2)  # longer than the stages' interval
-        now = samples(server)
-        if counters(now) == counts:
-            return now
-        counts = counters(now)
-        assert time.monotonic() < deadline
-
-
-def counters(found: Mapping[Sample, float]) -> Mapping[Sample, float]:
-    """Counts of requests."""
-    return {one: value for one, value in found.items() if "request" in one[0]}
 
 
 def growth(

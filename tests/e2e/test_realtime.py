@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -203,15 +202,29 @@ def num_used(server: TinyServer) -> int:
     return int(float(found[0])) if found else 0
 
 
+def num_read(server: TinyServer) -> int:
+    """How many requests the thinker has had."""
+    count: int = server.health()["thinker"]["requests_total"]
+    return count
+
+
+def is_idle(server: TinyServer) -> bool:
+    """Whether the thinker has no request."""
+    return not server.health()["thinker"]["running"]
+
+
 def test_an_answer_that_was_made_ahead_is_the_chats(both: Both, server: TinyServer) -> None:
     talk, before = both.talk, num_used(server)
     detection = {"type": "server_vad", "silence_duration_ms": 1000}
     talk.update(audio={"input": {"turn_detection": detection}})
+    num_asked = num_read(server)
     both.write("Tell me of the sea.")
+    wait_until(lambda: num_read(server) == num_asked + 1 and is_idle(server))
     for number in range(1, 3):
+        num_asked = num_read(server)
         talk.append(np.concatenate([silence(0.3), tone(0.8), silence(0.5)]))
         talk.until("input_audio_buffer.speech_started")
-        time.sleep(1)  # it is made meanwhile
+        wait_until(lambda asked=num_asked: num_read(server) > asked)  # type: ignore[misc]
         talk.append(silence(0.6))
         response = talk.until("response.done")["response"]
         item_id = talk.told("input_audio_buffer.committed")[-1]["item_id"]
@@ -232,9 +245,12 @@ def test_a_history_is_in_the_cache_with_its_rows_once_it_is_read(
     audio = base64.b64encode(SHORT.astype("<i2").tobytes()).decode()
     part = {"type": "input_audio", "audio": audio}
     item = {"type": "message", "role": "user", "content": [part]}
+    wait_until(lambda: is_idle(server))
+    before = num_read(server)
     talk.say("conversation.item.create", item=item)
+    wait_until(lambda: num_read(server) == before + 1 and is_idle(server))
     talk.write("word " * 100)
-    time.sleep(3)
+    wait_until(lambda: num_read(server) == before + 2 and is_idle(server))
     usage = talk.answer(output_modalities=["audio"])["usage"]
     num_behind = usage["input_tokens"] - usage["input_token_details"]["cached_tokens"]
     assert (num_behind < 3 * 16) == is_read, usage

@@ -165,8 +165,9 @@ def test_usage_of_answers_that_are_cancelled_or_fail_adds_up(
     usage = cancelled["usage"]
     check_sums(usage)
     assert usage["input_tokens"] == used["prompt_tokens"]
-    # The engine may have made some more before it heard of the end.
-    assert 0 <= used["generation_tokens"] - usage["output_tokens"] <= 8
+    # All that came is counted; the engine may have made more before it heard of the end.
+    num_heard = len(talk.told("response.output_text.delta"))
+    assert 0 < num_heard <= usage["output_tokens"] <= used["generation_tokens"]
 
 
 def test_nothing_that_was_said_is_in_the_log(talk: Talk, server: TinyServer, log: Path) -> None:

@@ -4,7 +4,8 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,23 @@ async def answers_as_one_replica_does(server: TinyServer, reference: Reference) 
         assert np.array_equal(reply.codes, answer.codes)
         assert len(reply.pcm) == len(answer.pcm)
         assert np.abs(reply.pcm / 32767 - answer.pcm).max() < 1e-4
+
+
+@asynccontextmanager
+async def answered_again_and_again(server: TinyServer, reference: Reference) -> AsyncIterator[None]:
+    """Have requests run all the time, from the first answers until the context ends."""
+    has_begun, is_over = asyncio.Event(), asyncio.Event()
+
+    async def answers() -> None:
+        while not is_over.is_set():
+            await answers_as_one_replica_does(server, reference)
+            has_begun.set()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(answers())
+        await has_begun.wait()
+        yield
+        is_over.set()
 
 
 def counts(server: TinyServer, key: str) -> dict[str, Any]:
@@ -127,14 +145,11 @@ async def test_a_talker_that_is_killed_takes_its_own_requests_only_and_comes_bac
 async def test_a_talker_goes_and_comes_while_requests_run(
     replicated: TinyServer, reference: Reference
 ) -> None:
-    answering = asyncio.create_task(answers_as_one_replica_does(replicated, reference))
-    await until(lambda: any(counts(replicated, "running").values()))
-    assert await scaled(replicated, 1) == ["talker@0"]
-    await answering
+    async with answered_again_and_again(replicated, reference):
+        assert await scaled(replicated, 1) == ["talker@0"]
     assert not [one for one in victims(replicated) if one.stage == "talker@1"]
     assert list(counts(replicated, "running")) == ["talker@0"]
-    answering = asyncio.create_task(answers_as_one_replica_does(replicated, reference))
-    assert await scaled(replicated, 2) == list(TALKERS)
-    await answering
+    async with answered_again_and_again(replicated, reference):
+        assert await scaled(replicated, 2) == list(TALKERS)
     await answers_as_one_replica_does(replicated, reference)
     assert counts(replicated, "requests_total")["talker@1"] > 0

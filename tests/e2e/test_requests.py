@@ -13,6 +13,7 @@ from support.audio import samples_of
 from support.hanging_up import ask_and_hang_up
 from support.prompts import QUESTIONS
 from support.server import TinyServer, assert_same_sound
+from support.snapshots import reported_page
 from support.waiting import until
 
 pytestmark = pytest.mark.engine
@@ -35,24 +36,15 @@ async def settle(server: TinyServer) -> None:
     await until(lambda: not any(counters(server, "running").values()))
 
 
-async def last_reports(server: TinyServer) -> dict[str, dict[str, Any]]:
-    """What the stages count once nothing runs and no report changes it any more."""
-    await settle(server)
-    seen = server.health()
-    while True:
-        await asyncio.sleep(1.2)  # the stages' own interval of reports
-        before, seen = seen, server.health()
-        if seen == before:
-            return seen
-
-
 async def test_a_text_only_request_makes_no_speech(server: TinyServer) -> None:
-    before = await last_reports(server)
+    await asyncio.to_thread(reported_page, server)
+    before = server.health()
     async with httpx.AsyncClient(timeout=60) as client:
         body = {"model": server.model, "messages": HELLO, "max_completion_tokens": 8}
         response = await client.post(f"{server.url}/v1/chat/completions", json=body)
     assert response.json()["choices"][0]["message"]["content"]
-    after = await last_reports(server)
+    await asyncio.to_thread(reported_page, server)
+    after = server.health()
     assert after["thinker"]["requests_total"] == before["thinker"]["requests_total"] + 1
     for stage in ("talker", "code2wav"):
         for key in ("requests_total", "chunks_in", "chunks_out"):

@@ -117,7 +117,7 @@ async def test_a_server_killed_under_load_leaves_nothing_that_the_next_one_does_
     """The last test of this file: it ends the file's server. The next may serve any model."""
     pid = server.process.pid
     with kept_folders(pid):  # servers of other tests start meanwhile
-        await kill_under_load(server, after_s=3)
+        await kill_under_load(server, after_s=3, within_s=BUSY_S)
         assert traces(pid)
     following = Served(tmp_path / "log").process
     try:

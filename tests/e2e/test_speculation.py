@@ -90,7 +90,7 @@ async def test_answers_at_once_beside_one_that_is_cancelled_equal_transformers(
         now = drafted(server)
         return now.accepted > before.accepted and now.rejected > before.rejected
 
-    await until(has_both, 10)  # a stage tells what it counts once a second
+    await until(has_both)  # a stage tells what it counts once a second
 
 
 async def test_a_top_k_that_would_end_the_engine_is_refused_and_loses_nothing(

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from support.prompts import QUESTIONS
 from support.reference import Reference
-from support.server import TinyServer, running_server
+from support.server import STOP_S, TinyServer, running_server
 from support.waiting import wait_until
 from support.warm_up import warm_up
 
@@ -50,7 +50,7 @@ def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         asyncio.run(warm_up(running))
         yield running
         processes = links(running)
-    assert not any(process.is_running() for process in processes)
+    assert not psutil.wait_procs(processes, timeout=STOP_S)[1]
 
 
 def links(server: TinyServer) -> list[psutil.Process]:

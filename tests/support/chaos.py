@@ -330,7 +330,7 @@ async def load(server: TinyServer) -> None:
             group.create_task(ask(has_audio=index % 2 == 0))
 
 
-async def kill_under_load(server: TinyServer, after_s: float) -> float:
+async def kill_under_load(server: TinyServer, after_s: float, within_s: float = 2.0) -> float:
     """kill -9 of a server `after_s` after its start; seconds until no process of its is left."""
     loading = asyncio.create_task(load(server))
     await asyncio.sleep(after_s)
@@ -343,7 +343,7 @@ async def kill_under_load(server: TinyServer, after_s: float) -> float:
     loading.cancel()
     await asyncio.gather(loading, return_exceptions=True)
     while left := [pid for pid in below if is_there(pid)]:
-        assert time.monotonic() - killed_at < 2, left
+        assert time.monotonic() - killed_at < within_s, left
         await asyncio.sleep(0.01)
     return time.monotonic() - killed_at
 

@@ -1,13 +1,10 @@
 """The tokens that a server's thinker has counted, beside those that responses report."""
 
 import re
-import time
 from typing import Any
 
-import httpx
 from support.server import TinyServer
-
-REPORTED_S = 2.0  # a stage reports its engine's counts every second
+from support.snapshots import reported_page
 
 
 def check_sums(usage: dict[str, Any]) -> None:
@@ -22,23 +19,14 @@ def check_sums(usage: dict[str, Any]) -> None:
 
 
 def engine_tokens(server: TinyServer) -> dict[str, int]:
-    """What the thinker's engine has counted, once it reports no more."""
-    counted: dict[str, int] = {}
-    while (now := reported_tokens(server)) != counted:
-        counted = now
-        time.sleep(REPORTED_S)
-    return counted
+    """What the thinker's engine has counted, once no stage has a request."""
+    page, found = reported_page(server), {}
+    for name in ("prompt_tokens", "prompt_tokens_cached", "generation_tokens"):
+        (line,) = re.findall(rf'^vllm:{name}_total{{.*stage="thinker".*}} (\S+)$', page, re.M)
+        found[name] = round(float(line))
+    return found
 
 
 def between(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     """What was counted between."""
     return {name: after[name] - before[name] for name in after}
-
-
-def reported_tokens(server: TinyServer) -> dict[str, int]:
-    text = httpx.get(f"{server.url}/metrics").text
-    found = {}
-    for name in ("prompt_tokens", "prompt_tokens_cached", "generation_tokens"):
-        (line,) = re.findall(rf'^vllm:{name}_total{{.*stage="thinker".*}} (\S+)$', text, re.M)
-        found[name] = round(float(line))
-    return found
