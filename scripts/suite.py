@@ -1,8 +1,8 @@
-"""Runs the whole suite: tests that start engines, and beside them all others, which give way.
+"""Runs the whole suite: tests that start engines of their own, and beside them all others.
 
-Engines leave a core idle for half of their time. Some engines' tests run last, beside the half that
-still runs, so that both cores have work until the end. What does not come first is printed at the
-end.
+Engines leave a core idle for half of their time. Tests that share the servers of a session run
+last, beside the part that still runs, so that both cores have work until the end. What does not
+come first is printed at the end.
 """
 
 import os
@@ -15,10 +15,8 @@ from contextlib import ExitStack
 
 NICENESS = 5
 PYTEST = (sys.executable, "-m", "pytest")
-# Rooms whose engines need no server: some two minutes.
-LAST_ROOMS = tuple(f"tests/stages/vllm/{room}" for room in ("bridge", "models", "rows"))
-ENGINES = (*PYTEST, "-m", "engine", *(f"--ignore={room}" for room in LAST_ROOMS))
-LAST = (*PYTEST, "-m", "engine", *LAST_ROOMS)
+ENGINES = (*PYTEST, "-m", "engine and not shared")
+LAST = (*PYTEST, "-m", "engine and shared")
 SHARED = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 OTHERS = (*PYTEST, "-m", "not engine", *SHARED)
 

@@ -35,14 +35,27 @@ if TYPE_CHECKING:
     from support.reference import Reference
 
 
+SESSION_SERVERS = ("server", "images", "omni")  # fixtures of tests/e2e/conftest.py
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What repeats another test is for `make repeats`; files with a slow test begin first."""
+    """Mark tests that share a server; begin with slow files; skip what repeats another test."""
+    for item in items:
+        if any(is_of_the_session(item, name) for name in SESSION_SERVERS):
+            item.add_marker(pytest.mark.shared)
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
     if "OMNISTAGE_REPEATS" not in os.environ:
         for item in items:
             if item.get_closest_marker("repeat") is not None:
                 item.add_marker(pytest.mark.skip(reason="it repeats another test: make repeats"))
+
+
+def is_of_the_session(item: pytest.Item, fixture: str) -> bool:
+    """Whether a test has a fixture of this name that the whole session shares."""
+    assert isinstance(item, pytest.Function)
+    found = item._fixtureinfo.name2fixturedefs.get(fixture)
+    return found is not None and found[-1].scope == "session"
 
 
 def pytest_collection_finish() -> None:

@@ -1,10 +1,12 @@
 """`make test` fails if a part of the suite does, and prints what all of them said."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from suite import ENGINES, LAST, LAST_ROOMS, NICENESS, OTHERS, run_beside
+from suite import ENGINES, LAST, NICENESS, OTHERS, Command, run_beside
 
 ROOT = Path(__file__).parent.parent
 SAY = "import os, sys; print(os.getpriority(os.PRIO_PROCESS, 0)); sys.exit(int(sys.argv[1]))"
@@ -46,8 +48,33 @@ def test_the_last_part_begins_beside_the_half_that_still_runs(
 
 
 def test_each_test_is_in_one_part() -> None:
-    ignored = [f"--ignore={room}" for room in LAST_ROOMS]
-    assert ENGINES[3:] == ("-m", "engine", *ignored)
-    assert LAST[3:] == ("-m", "engine", *LAST_ROOMS)
-    assert OTHERS[OTHERS.index("-m", 2) + 1] == "not engine"
-    assert all((ROOT / room).is_dir() for room in LAST_ROOMS)
+    parts = [part[part.index("-m", 2) + 1] for part in (ENGINES, LAST, OTHERS)]
+    assert parts == ["engine and not shared", "engine and shared", "not engine"]
+
+
+TESTS = """
+import pytest
+
+@pytest.fixture(scope="{scope}")
+def server() -> None: ...
+
+def test_of_a_{scope}(server: None) -> None: ...
+"""
+
+
+@pytest.mark.parametrize("part", [ENGINES, LAST])
+def test_a_server_of_the_session_is_started_in_one_part_only(part: Command, tmp_path: Path) -> None:
+    for scope in ("module", "session"):
+        body = TESTS.format(scope=scope) + "pytestmark = pytest.mark.engine"
+        (tmp_path / f"test_{scope}.py").write_text(body)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n engine\n repeat\n shared\n slow")
+    options = ("-p", "conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-v")
+    done = subprocess.run(
+        [*part, *options, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = {line.split("::")[1].split()[0] for line in done.stdout.splitlines() if "::" in line}
+    assert passed == {f"test_of_a_{'session' if part is LAST else 'module'}"}

@@ -29,7 +29,7 @@ from omnistage.stage_configs.overrides import stage_override
 from omnistage.stage_configs.pick import resolve
 from omnistage.stages.messages.to_reference import Findings, ReferenceJob
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.shared]  # one case takes the session's `omni`
 
 command: Any = import_module("omnistage.server.cli.verify")
 TEXT = {"text", "log-probabilities"}
