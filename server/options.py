@@ -255,6 +255,16 @@ class Tls:
     key: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CallNetwork:
+    """The UDP ports of calls by WebRTC, None for any free ones, and the IP addresses that callers
+    are sent in place of the server's own.
+    """
+
+    ports: range | None = None
+    addresses: tuple[str, ...] = ()
+
+
 def _no_keys() -> "Keys":
     from omnistage.server.http.keys import NO_KEYS
 
@@ -270,6 +280,7 @@ class GatewayOptions(RunOptions):
     cors: "Cors | None" = None
     tls: Tls | None = None
     traces_url: str | None = None  # where spans are posted
+    calls: CallNetwork = CallNetwork()
     root_path: str = ""  # of a proxy before the server
     keep_alive_s: float = 15.0  # of silence in a stream, then a comment is sent
     max_requests: Annotated[

@@ -105,6 +105,7 @@ def spans_url_of(options: ServeOptions) -> str | None:
 def gateway_options(typed: ServeOptions) -> GatewayOptions:
     """Returns the options of the server; typer.Exit for one that it cannot have."""
     from omnistage.server.cli.serving.gateway_options import (
+        call_network_of,
         check_turn_model,
         cors_of,
         root_path_of,
@@ -132,6 +133,7 @@ def gateway_options(typed: ServeOptions) -> GatewayOptions:
         admin_keys=admin_keys,
         traces_url=spans_url_of(typed),
         cors=cors,
+        calls=call_network_of(typed.webrtc_ports, typed.webrtc_address),
         tls=tls_of(typed.ssl_certfile, typed.ssl_keyfile),
         root_path=root_path_of(typed.root_path),
     )

@@ -1,7 +1,7 @@
 """POST /v1/realtime/calls: sessions by WebRTC, as browsers open them; and their end."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -38,7 +38,7 @@ BODY = {
 def routes(gateway: Gateway) -> APIRouter:
     """The offer of a call, and its end."""
     router = APIRouter()
-    calls = CallRequests(gateway)
+    calls = CallRequests(gateway, WebRtcCalls(gateway.options.calls))
     about = described("Create a call", also=(SDP,), more=errors(501), body=BODY)
     about["responses"][201] = about["responses"].pop(200)
     router.post(CALLS, status_code=201, **about)(calls.create)
@@ -51,7 +51,7 @@ class CallRequests:
     """Calls of one server, each a client of its own sessions."""
 
     gateway: Gateway
-    _calls: WebRtcCalls = field(default_factory=WebRtcCalls)
+    _calls: WebRtcCalls
 
     async def create(self, http: HttpRequest) -> Response:
         """Answer an offer; the session begins with the settings that came beside it."""

@@ -64,6 +64,7 @@ class Caller:
         self._came: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._listening: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
+        self.sounded = asyncio.Event()  # something was heard
         self.channel.on("message", self._take)
         self.channel.on("close", self.ended.set)
         self.peer.on("connectionstatechange", self._note_state)
@@ -84,6 +85,8 @@ class Caller:
                 return
             samples = frame.to_ndarray().astype(np.float64)
             self.levels.append(float(np.sqrt(np.mean(samples**2))))
+            if self.levels[-1] > 0:
+                self.sounded.set()
 
     def _take(self, text: str) -> None:
         event = json.loads(text)

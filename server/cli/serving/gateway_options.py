@@ -3,12 +3,13 @@
 import json
 import ssl
 from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 
 from omnistage.server.cli.graphs import fail
 from omnistage.server.http.cors import EVERY, Cors
 from omnistage.server.http.root_path import checked_root_path
-from omnistage.server.options import Tls
+from omnistage.server.options import CallNetwork, Tls
 
 
 def cors_of(
@@ -51,6 +52,22 @@ def check_turn_model(path: Path | None) -> None:
         raise fail('--turn-model: needs pip install "omnistage[realtime]"') from None
     except ValueError as error:
         raise fail(f"--turn-model: {error}") from None
+
+
+def call_network_of(ports: str | None, addresses: Sequence[str] | None) -> CallNetwork:
+    """Return where calls by WebRTC are reached; raises typer.Exit for no ports or addresses."""
+    from omnistage.server.realtime.webrtc.network import ports_of
+
+    try:
+        chosen = None if not ports else ports_of(ports)
+    except ValueError as error:
+        raise fail(f"--webrtc-ports: {error}") from None
+    for address in addresses or ():
+        try:
+            ip_address(address)
+        except ValueError:
+            raise fail(f"--webrtc-address: {address!r} is not an IP address") from None
+    return CallNetwork(chosen, tuple(addresses or ()))
 
 
 def _listed(flag: str, values: Sequence[str]) -> tuple[str, ...]:

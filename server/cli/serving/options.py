@@ -67,6 +67,21 @@ class ServeOptions:
             help="The path of a proxy below which clients find the server: /models.",
         ),
     ] = None
+    webrtc_ports: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=LISTEN,
+            help="The UDP ports of calls by WebRTC: 50000-50100. Default: any free ones.",
+        ),
+    ] = None
+    webrtc_address: Annotated[
+        Several,
+        typer.Option(
+            rich_help_panel=LISTEN,
+            help="An IP address that calls by WebRTC announce in place of the server's own, as "
+            "behind NAT; may be given several times.",
+        ),
+    ] = None
     model: OtherModel = None
     served_model_name: ModelNames = None
     voice_alias: VoiceAliases = None

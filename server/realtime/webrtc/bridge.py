@@ -1,6 +1,7 @@
 """The process of WebRTC's calls: takes orders on its input, line by line, and answers them.
 
-`python -m omnistage.server.realtime.webrtc.bridge`. It ends when its input does.
+`python -m omnistage.server.realtime.webrtc.bridge`, with the arguments of `network_of`. It ends
+when its input does.
 """
 
 import asyncio
@@ -9,11 +10,14 @@ import json
 import logging
 import ssl
 import sys
+from functools import partial
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from omnistage.server.realtime.webrtc.call import SessionRefused, WebRtcCall
+from omnistage.server.options import CallNetwork
+from omnistage.server.realtime.webrtc.call import NoPortFree, SessionRefused, WebRtcCall
+from omnistage.server.realtime.webrtc.network import CallLoop, network_of
 from omnistage.stage_configs.json_types import Json, JsonMap
 
 logger = logging.getLogger(__name__)
@@ -24,7 +28,8 @@ MAX_LINE = 2 << 20  # an offer and settings as JSON
 class Bridge:
     """All calls of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: CallNetwork) -> None:
+        self._network = network
         self._calls: dict[str, WebRtcCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -72,7 +77,7 @@ class Bridge:
             proxy=None,
             **options,
         )
-        call = WebRtcCall(order["call_id"], socket)
+        call = WebRtcCall(order["call_id"], socket, self._network.addresses)
         try:
             return call, await call.answer(order["sdp"], order["session"])
         except BaseException:
@@ -88,6 +93,10 @@ def _refusal(error: Exception) -> Json:
             return {"status": error.response.status_code, "error": json.loads(body)["error"]}
     if isinstance(error, SessionRefused):
         return {"status": 400, "error": {**error.error, "event_id": None}}
+    if isinstance(error, NoPortFree):
+        message = "No UDP port of the server is free for the call."
+        told = {"message": message, "type": "server_error", "code": "no_udp_port"}
+        return {"status": 503, "error": told}
     if isinstance(error, WebSocketException | OSError):
         logger.warning("no session for a call: %s", error)
         message = "The session could not be opened."
@@ -106,14 +115,22 @@ def _say(answer: Json) -> None:
     sys.stdout.flush()
 
 
-async def main() -> None:
+async def serve(network: CallNetwork) -> None:
     """Serve orders from the standard input."""
     logging.basicConfig(level=logging.WARNING, format="webrtc: %(message)s")
     orders = asyncio.StreamReader(limit=MAX_LINE)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
-    await Bridge().run(orders)
+    await Bridge(network).run(orders)
+
+
+def main() -> None:
+    """Serve orders, with sockets on the ports of the arguments."""
+    network = network_of(sys.argv[1:])
+    new_loop = None if network.ports is None else partial(CallLoop, network.ports)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve(network))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -19,6 +19,7 @@ from aiortc import (
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from omnistage.server.realtime.webrtc.network import announced
 from omnistage.server.realtime.webrtc.outgoing import OutgoingAudio, QueuedAudio
 from omnistage.server.realtime.webrtc.tracks import PacedTrack, samples_of
 from omnistage.stage_configs.json_types import Json, JsonMap
@@ -42,6 +43,10 @@ class SessionRefused(Exception):
         self.error = error
 
 
+class NoPortFree(Exception):
+    """No UDP port of any address could be bound."""
+
+
 def without_formats(session: JsonMap) -> Json:
     """Return settings without the formats of audio: a track has its own."""
     kept = {name: value for name, value in session.items() if name not in FLAT_FORMATS}
@@ -62,6 +67,7 @@ class WebRtcCall:
 
     id: str
     socket: ClientConnection
+    addresses: Sequence[str] = ()  # that are announced in place of the machine's own
     peer: RTCPeerConnection = field(
         default_factory=lambda: RTCPeerConnection(RTCConfiguration(iceServers=[])), init=False
     )
@@ -76,8 +82,10 @@ class WebRtcCall:
     async def answer(self, offer: str, session: JsonMap | None) -> str:
         """Begin the session, and return the answer to an offer.
 
-        Raises SessionRefused, and ValueError for an offer that means nothing.
+        Raises SessionRefused, NoPortFree, and ValueError for an offer that means nothing.
         """
+        if "a=end-of-candidates" in offer and "a=candidate:" not in offer:
+            raise ValueError("has no candidates, and none may come")
         self._audio = OutgoingAudio(self._notice)
         await self._begin_session(session)
         self.peer.on("track", self._on_track)
@@ -89,7 +97,10 @@ class WebRtcCall:
             raise ValueError(f"has media {', '.join(kinds) or 'of no kind'}; allowed: one audio")
         self.peer.addTrack(PacedTrack(self._audio.take))
         await self.peer.setLocalDescription(await self.peer.createAnswer())
-        return str(self.peer.localDescription.sdp)
+        sdp = str(self.peer.localDescription.sdp)
+        if "a=candidate:" not in sdp:
+            raise NoPortFree
+        return announced(sdp, self.addresses)
 
     async def _begin_session(self, session: JsonMap | None) -> None:
         event = json.loads(await self.socket.recv())

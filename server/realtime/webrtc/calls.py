@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from omnistage.server.common.errors import ApiError
+from omnistage.server.options import CallNetwork
 from omnistage.server.realtime.events import new_id
+from omnistage.server.realtime.webrtc.network import arguments_of
 from omnistage.stage_configs.json_types import Json, JsonMap
 
 logger = logging.getLogger(__name__)
@@ -35,7 +37,8 @@ class BridgeProcess:
 class WebRtcCalls:
     """Opens calls and ends them."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: CallNetwork) -> None:
+        self._arguments = arguments_of(network)
         self._bridge: BridgeProcess | None = None
 
     async def open(
@@ -86,7 +89,7 @@ class WebRtcCalls:
 
     def _started(self) -> BridgeProcess:
         process = subprocess.Popen(
-            [sys.executable, "-m", MODULE],
+            [sys.executable, "-m", MODULE, *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # a signal of the terminal is the server's

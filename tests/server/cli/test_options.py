@@ -75,6 +75,8 @@ VALUES = {
     "--videos-max-queue": "5",
     "--voice-alias": "alloy=ethan",
     "--voices": "FOLDER",
+    "--webrtc-address": "203.0.113.7",
+    "--webrtc-ports": "50000-50100",
 }
 # What an option has no effect without, or cannot be used with all others.
 NEEDS = {
@@ -216,6 +218,11 @@ REFUSED = [
     (["--root-path", "models"], "--root-path: 'models' is no path such as /models"),
     (["--root-path", "/v1/models"], "--root-path: '/v1/models' begins as the server's own paths"),
     (["--model", "/none"], "/none: there is no such folder"),
+    (["--webrtc-ports", "many"], "--webrtc-ports: 'many' is not a range of ports such as 50000-"),
+    (["--webrtc-ports", "50100-50000"], "--webrtc-ports: '50100-50000' must be a range from 1024"),
+    (["--webrtc-ports", "80-90"], "--webrtc-ports: '80-90' must be a range from 1024 to 65535"),
+    (["--webrtc-ports", "65000-70000"], "--webrtc-ports: '65000-70000' must be a range from"),
+    (["--webrtc-address", "example.org"], "--webrtc-address: 'example.org' is not an IP address"),
     (["--mps", "on"], "--mps on: no stage uses a GPU"),
     (["--api-key-file", "/none"], "API keys: "),
 ]

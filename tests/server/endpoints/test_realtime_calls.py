@@ -140,7 +140,13 @@ async def test_a_session_that_cannot_be_is_refused_before_the_call(
         assert error["param"] == param
 
 
-@pytest.mark.parametrize("offer", ["", "v=0", "hello", "v=0\r\nm=video 9 UDP/TLS/RTP/SAVPF 96\r\n"])
+OFFERS = [
+    *("", "v=0", "hello", "v=0\r\nm=video 9 UDP/TLS/RTP/SAVPF 96\r\n"),
+    "v=0\r\nm=audio 9 UDP/TLS/RTP/SAVPF 0\r\na=end-of-candidates\r\n",
+]
+
+
+@pytest.mark.parametrize("offer", OFFERS)
 async def test_an_offer_that_means_nothing_is_refused(offer: str, gateway: RunningGateway) -> None:
     async with httpx.AsyncClient() as client:
         for body in (
