@@ -7,7 +7,7 @@ DEMO := .venv-demo
 COMMA := ,
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load compose pipelines
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed compose pipelines
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -177,6 +177,10 @@ integrations: venv
 # ARGS="--tiny --sessions 16 --seconds 30", or "--barge-ins 50": sessions beside each other, and what they cost the gateway.
 realtime-load: venv
 	PYTHONPATH=tests $(BIN)/python tools/realtime_load.py $(ARGS)
+
+# Sessions of Qwen3-Omni at its real size on one GPU, compared with chats first; ARGS="--tiny --levels 1x2 --speech-seconds 1" on a CPU.
+realtime-speed: venv
+	PYTHONPATH=tests $(BIN)/python tools/realtime_speed.py $(ARGS)
 
 # Voice clients of the Realtime API as they are; node and npm are needed.
 REALTIME := .venv-realtime
