@@ -5,7 +5,8 @@ With `--offload`: what a picture takes of the device, in memory and time, by kin
 With `--ladder attention=native_cudnn,compile,step_cache=first_block:threshold=0.1` and so on:
 one pipeline, to which these changes are made one after another. After each of them: a picture's
 seconds, how far it is from the unchanged one, and several at once beside the bare pipeline's one
-call of as many. `--quantization fp8` and `--compile` are such changes. Random weights tell speed
+call of as many; two of those at once are compared with the same alone, whose distance from each
+other is beside it. `--quantization fp8` and `--compile` are such changes. Random weights tell speed
 only: `--load-format auto` reads those of the folder.
 """
 
@@ -94,6 +95,14 @@ class Comparison:
         """One of a request, [channels, height, width] float32 from 0 to 1."""
         images: torch.Tensor = self._control.submit({}, **arguments).result.result().images
         return images[0].float().cpu()
+
+    def pictures(self, side: int, count: int) -> list[torch.Tensor]:
+        """So many different ones at once, as `picture` has them."""
+        jobs = [
+            self._control.submit({}, **self.arguments(side, seed), output_type="pt")
+            for seed in range(count)
+        ]
+        return [job.result.result().images[0].float().cpu() for job in jobs]
 
     def bare_s(self, arguments: Mapping[str, Any]) -> float:
         """Seconds of a bare call; outside a request the engine's hooks only pass it on."""
@@ -376,7 +385,7 @@ class Ladder:
         say(
             f"{name}: {ours_s:.3f} s for {count} of side {side} at once, "
             f"{self._bare_at_once_s.get(side, math.nan) / ours_s:.3f} times bare; "
-            f"forwards by requests {sizes}"
+            f"forwards by requests {sizes}; {pictures_away(compared, side, count)}"
         )
 
     def _away(self, picture: torch.Tensor) -> str:
@@ -399,6 +408,29 @@ class Ladder:
             f"(of 1), PSNR {10 * math.log10(1 / max(square, 1e-12)):.1f} dB, "
             f"{share:.2g} of the unchanged one's standard deviation"
         )
+
+
+def pictures_away(compared: Comparison, side: int, count: int) -> str:
+    """How far the first and the last of several at once are from themselves alone.
+
+    In standard deviations of a picture; beside it how far the two alone are from each other.
+    """
+    together = compared.pictures(side, count)
+    ends = (0, count - 1)
+    alone = [
+        compared.picture({**compared.arguments(side, seed), "output_type": "pt"}) for seed in ends
+    ]
+    deviation = max(float(alone[0].std()), 1e-12)
+    own = max(rms(together[seed] - one) / deviation for seed, one in zip(ends, alone, strict=True))
+    return (
+        f"at once off from alone by at most {own:.2g} of a picture's standard deviation, "
+        f"two alone from each other by {rms(alone[0] - alone[1]) / deviation:.2g}"
+    )
+
+
+def rms(difference: torch.Tensor) -> float:
+    """The root of its mean square."""
+    return float((difference**2).mean().sqrt())
 
 
 def say(line: str) -> None:
