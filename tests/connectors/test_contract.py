@@ -179,13 +179,13 @@ def test_the_waits_of_chunks_are_counted_with_and_without_credit(
     time.sleep(0.02)
     assert connector.usage("x").wait_ns == connector.usage("x").backlog_ns == 0  # none is over
     assert receiver.receive() is not None
-    assert 2e7 <= connector.usage("x").wait_ns < 1e9
+    assert 2e7 <= connector.usage("x").wait_ns < 6e10
     assert connector.usage("x").backlog_ns == 0
     receiver.grant("a")
     sender.flush()
     usage = connector.usage("x")
     assert usage.num_backlog == 0
-    assert 2e7 <= usage.backlog_ns < 1e9
+    assert 2e7 <= usage.backlog_ns < 6e10
     sender.send(chunk(index=2))
     sender.forget("a")
     assert connector.usage("x").num_backlog == 0

@@ -45,7 +45,7 @@ def test_a_slower_beat_soon_after_is_no_surer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead_s", "least_ms", "most_ms"), [(-1000, 20, 1000), (1000, 20, 1000), (None, 0, 0)]
+    ("ahead_s", "least_ms", "most_ms"), [(-1000, 20, 60_000), (1000, 20, 60_000), (None, 0, 0)]
 )
 def test_waits_are_counted_by_both_clocks(
     ahead_s: int | None,

@@ -92,7 +92,10 @@ def test_an_empty_session_reads_nothing(talk: Talk, gateway: RunningGateway) -> 
     assert not readings.all()
 
 
-def test_many_items_are_read_once(talk: Talk, gateway: RunningGateway) -> None:
+def test_many_items_are_read_once(
+    talk: Talk, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_ahead, "SETTLING_S", 1.0)  # all of them come within it
     readings = Readings(gateway)
     for number in range(10):
         content = [{"type": "input_text", "text": f"item {number}"}]

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from multiprocessing import resource_tracker
@@ -210,14 +209,23 @@ def test_replies_that_nobody_waits_for_do_not_fill_the_pipe(flux: Spread) -> Non
 
 def test_a_dead_rank_is_known_at_once_and_fails_what_runs(flux: Spread) -> None:
     """The last test of these ranks."""
-    job = flux.ask(Settings(0, 500))
-    time.sleep(0.5)
+    begun, killed = Event(), Event()
+
+    def wait(module: Any, args: Any) -> None:
+        begun.set()
+        assert killed.wait(TIMEOUT_S)
+
+    transformer: Any = flux.ranks.denoisers["transformer"]
     process = flux.ranks.processes[1]
     assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    assert flux.failures.get(timeout=60) == "rank 1 has died (exit code -9)"
-    with pytest.raises(RuntimeError):
-        job.result.result(60)
+    with transformer.single_transformer_blocks[0].register_forward_pre_hook(wait):
+        job = flux.ask(Settings(0))
+        assert begun.wait(TIMEOUT_S)
+        os.kill(process.pid, signal.SIGKILL)
+        assert flux.failures.get(timeout=60) == "rank 1 has died (exit code -9)"
+        killed.set()
+        with pytest.raises(RuntimeError):
+            job.result.result(60)
     with pytest.raises(RankError, match="rank 1 has died"):
         flux.ask(Settings(0)).result.result(60)
     with pytest.raises(Empty):
