@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
+from support.gateway import MIXED, running_gateway
 from support.page import running_page
 from support.server import running_server
 from support.sounds import wav_of
 
 from omnistage.bench.realtime.voice import synthesized
 from omnistage.demo.examples import spoken_question
+from omnistage.demo.page import TABS
 from omnistage.stages.diffusion.checkpoint import write_tiny
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -28,6 +30,11 @@ NO_BROWSER = """no browser: `python -m playwright install chromium` fetches one,
 chromium, and --browser names one that is elsewhere"""
 DEAD = "http://127.0.0.1:9"
 WIDTHS = (1280, 390)
+NARROWEST = 320
+EVERYTHING: dict[str, Any] = {
+    **MIXED,
+    "outputs": {"text": "thinker", "audio": "code2wav", "image": "dit", "video": "dit"},
+}
 WAIT_S = 60
 SPEAKING = "Playing ("
 STORY = "Tell me a story about a dog in the garden."
@@ -222,6 +229,18 @@ def dead_server(page: Page) -> None:
     assert "Traceback" not in page.inner_text("body")
 
 
+def every_tab(browser: Browser, url: str, shots: Path | None) -> None:
+    """Each tab of a model that makes everything is opened by a click, on narrow windows too."""
+    for width in (*WIDTHS, NARROWEST):
+        with opened(browser, url, width) as page:
+            for name in TABS.values():
+                open_tab(page, name)
+                chosen = page.get_by_role("tab", selected=True).inner_text()
+                assert chosen == name, (width, name, chosen)
+                fits(page)
+            keep(page, f"every-tab-{width}", shots)
+
+
 def fits(page: Page) -> None:
     """Nothing is wider than the window."""
     wide = page.evaluate("() => document.documentElement.scrollWidth - window.innerWidth")
@@ -275,6 +294,9 @@ def drive(browser: Browser, microphone: Browser, folder: Path, shots: Path | Non
                 keep(page, flow.__name__, shots)
             tell(flow)
         shoot(browser, url, "images", shots, ["Images", "Edits"])
+    with running_gateway(folder, EVERYTHING) as made, running_page(made.url) as url:
+        every_tab(browser, url, shots)
+        tell(every_tab)
     with running_page(DEAD) as url:
         with opened(browser, url) as page:
             dead_server(page)
