@@ -127,7 +127,7 @@ BESIDE: Table = {
             "commands",
             "command_fields",
         ),
-        *("pieces", "service"),
+        *("pieces", "recordings", "service"),
     ),
     "stages": ("cpu_shim", "dummy_weights"),
     "stages/diffusion": (

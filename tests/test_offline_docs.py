@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gateway import IMAGES, OMNI
+from support.gateway import IMAGES, OMNI, SYNTH, making_videos
 from support.offline import ObedientStages, fake_async_omni, fake_omni
 
 import omnistage
@@ -19,6 +19,7 @@ from omnistage.server.offline.async_omni import OmniOptions
 from omnistage.server.options import RunKeywords, RunOptions, declared
 
 TEXT = (Path(__file__).parent.parent / "docs" / "offline.md").read_text()
+GRAPHS = {"Image": IMAGES, "Wan": making_videos("studio"), "stable-audio": SYNTH}
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", TEXT, re.DOTALL)
 
 
@@ -34,9 +35,8 @@ def over_fake_stages(make: Callable[..., Any], folder: Path) -> Callable[..., An
     def made(model: str, **options: Any) -> Any:
         place = folder / str(len(list(folder.iterdir())))
         place.mkdir()
-        return make(
-            ObedientStages(place), {**(IMAGES if "Image" in model else OMNI), "model": model}
-        )
+        graph = next((one for part, one in GRAPHS.items() if part in model), OMNI)
+        return make(ObedientStages(place), {**graph, "model": model})
 
     return made
 
@@ -63,6 +63,7 @@ def test_the_examples_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
         assert output.getvalue() == printed, code
     assert (tmp_path / "hello.wav").read_bytes().startswith(b"RIFF")
     assert (tmp_path / "night.png").is_file()
+    assert b"ftyp" in (tmp_path / "boat.mp4").read_bytes()
 
 
 def test_the_table_of_options_has_each() -> None:

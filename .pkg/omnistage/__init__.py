@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ToolCall,
         Unavailable,
         Usage,
+        Video,
     )
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "ToolCall",
     "Unavailable",
     "Usage",
+    "Video",
 ]
 
 

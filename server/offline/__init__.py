@@ -15,7 +15,6 @@ from omnistage.server.offline.omni import Omni
 from omnistage.server.tasks.pieces import (
     Adapter,
     Answer,
-    Audio,
     Choice,
     Picture,
     Piece,
@@ -27,6 +26,7 @@ from omnistage.server.tasks.pieces import (
     ToolCall,
     Usage,
 )
+from omnistage.server.tasks.recordings import Audio, Video
 
 __all__ = [
     "Adapter",
@@ -52,4 +52,5 @@ __all__ = [
     "ToolCall",
     "Unavailable",
     "Usage",
+    "Video",
 ]

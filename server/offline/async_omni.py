@@ -24,8 +24,9 @@ from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.errors import OmniError, SomeFailed
 from omnistage.server.offline.many import Prompt, answer_all, fields_of, progress_bar
 from omnistage.server.offline.options import GraphChoice, OfflineOptions, Overrides
-from omnistage.server.offline.pictures import pictures
+from omnistage.server.offline.pictures import pictures, several
 from omnistage.server.offline.sounds import speech, transcript
+from omnistage.server.offline.videos import generated_audio, video
 from omnistage.server.options import RunKeywords, given_fields
 from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.stage_link import StageLauncher
@@ -141,7 +142,7 @@ class AsyncOmni:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """Returns what its answers can have: text, audio, image."""
+        """Returns what its answers can have: text, audio, image, video."""
         return tuple(self._engine.graph.outputs)
 
     @property
@@ -251,11 +252,13 @@ class AsyncOmni:
         *,
         images: Sequence[ImageLike] = (),
         mask: ImageLike | None = None,
+        control_image: ImageLike | Sequence[ImageLike] = (),
         **fields: object,
     ) -> Answer:
         """Make pictures of words, or edit `images`; `fields` are those of /v1/images."""
         said = image_fields(prompt, fields, is_streamed=False)
-        return await self._engine.whole(pictures(self._engine, said, images, mask))
+        made = pictures(self._engine, said, images, mask, several(control_image))
+        return await self._engine.whole(made)
 
     def stream_images(
         self,
@@ -264,11 +267,30 @@ class AsyncOmni:
         *,
         images: Sequence[ImageLike] = (),
         mask: ImageLike | None = None,
+        control_image: ImageLike | Sequence[ImageLike] = (),
         **fields: object,
     ) -> Pieces:
         """The same, as they are made: Progress, Preview (with `partial_images`), Picture."""
         said = image_fields(prompt, fields, is_streamed=True)
-        return self._engine.stream(pictures(self._engine, said, images, mask))
+        made = pictures(self._engine, said, images, mask, several(control_image))
+        return self._engine.stream(made)
+
+    # Videos and audio of descriptions
+
+    async def video(self, /, prompt: str, **fields: object) -> Answer:
+        """Make a video of words, and of media; `fields` are those of /v1/videos/sync.
+
+        Media may be Python's objects: images, (frames, frames_per_second), (samples, rate_hz).
+        """
+        return await self._engine.whole(video(self._engine, {**fields, "prompt": prompt}))
+
+    def stream_video(self, /, prompt: str, **fields: object) -> Pieces:
+        """The same, as it is made: Progress, then the Answer."""
+        return self._engine.stream(video(self._engine, {**fields, "prompt": prompt}))
+
+    async def generate_audio(self, /, text: str, **fields: object) -> Answer:
+        """Make sounds or music of a description; `fields` are those of /v1/audio/generate."""
+        return await self._engine.whole(generated_audio(self._engine, {**fields, "input": text}))
 
     # Speech
 

@@ -1,7 +1,8 @@
 """From Python's objects in a conversation to the parts that the gateway checks.
 
-Pictures are Pillow's images or arrays, sounds are arrays with their rate, and either may be a path,
-bytes or a URL. What is here is sent as a data URL; it is checked and decoded as a client's would.
+Pictures are Pillow's images or arrays, sounds and videos are arrays with their rate, and each may
+be a path, bytes or a URL. What is here is sent as a data URL; it is checked and decoded as a
+client's would.
 """
 
 import base64
@@ -9,9 +10,11 @@ import io
 import mimetypes
 import wave
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -21,11 +24,15 @@ from omnistage.server.media.colours import as_png_has
 from omnistage.server.media.image_load import Source
 from omnistage.server.media.images import File
 from omnistage.server.media.medium import Medium
+from omnistage.server.media.mp4 import MAX_DENOMINATOR
 from omnistage.server.media.parts import checked_part
-from omnistage.server.tasks.pieces import Audio, png_of
+from omnistage.server.tasks.pieces import png_of
+from omnistage.server.tasks.recordings import Audio, Video
+from omnistage.server.tasks.videos.schema import MAX_FPS
 
 Message = Mapping[str, object]
 Messages = str | Sequence[Message]
+VideoLike = Video | tuple[npt.NDArray[np.uint8], float] | bytes | Path | str
 SoundLike = Audio | tuple[npt.NDArray[Any], int] | bytes | Path | str
 ImageLike = Image.Image | npt.NDArray[np.uint8] | bytes | Path | str
 
@@ -85,12 +92,18 @@ def _kind_of(part: object) -> str | None:
     """Returns what an object that is no part by itself is; a path is what its ending says."""
     if isinstance(part, Image.Image):
         return "image"
-    if isinstance(part, Audio):
-        return "audio"
+    if isinstance(part, Audio | Video):
+        return "audio" if isinstance(part, Audio) else "video"
     if isinstance(part, Path):
         guessed = (mimetypes.guess_type(part.name)[0] or "").partition("/")[0]
         return guessed if guessed in KINDS else None
     return None
+
+
+def given_as(value: object, kind: str, place: str) -> object:
+    """Return a medium beside words as its file, or as it is if it says where it is; ApiError."""
+    is_elsewhere = isinstance(value, Mapping) or (isinstance(value, str) and _is_url(value))
+    return value if is_elsewhere else file_of(value, "image" if kind == "mask" else kind, place)
 
 
 def _url(value: object, kind: str, place: str) -> str:
@@ -118,10 +131,14 @@ def file_of(value: object, kind: str, place: str) -> bytes:
         return value.to_wav()
     if kind == "audio" and isinstance(value, tuple) and len(value) == 2:
         return wav_of(value[0], value[1], place)
+    if kind == "video" and isinstance(value, tuple) and len(value) == 2:
+        value = Video(*value)
+    if kind == "video" and isinstance(value, Video):
+        return _film_of(value, place)
     known = {
         "image": "a Pillow image, an array [height, width, 3]",
         "audio": "(samples, sample_rate_hz)",
-        "video": "a video file",
+        "video": "a Video, (frames, frames_per_second)",
     }
     raise invalid(place, f"must be {known[kind]}, bytes, a path or a URL, not {type(value)}")
 
@@ -145,6 +162,25 @@ def _image_of(pixels: npt.NDArray[Any], place: str) -> Image.Image:
         return Image.fromarray(pixels)
     except TypeError as error:
         raise invalid(place, f"is no picture of uint8: {error}") from error
+
+
+def _film_of(video: Video, place: str) -> bytes:
+    """Return a file that loses nothing of the frames."""
+    frames, rate = np.asarray(video.frames), video.fps
+    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or not frames.size:
+        raise invalid(place, "must have frames [n, height, width, 3] of uint8")
+    if not isinstance(rate, int | float) or not 0 < rate <= MAX_FPS:
+        raise invalid(place, f"must have a rate of at most {MAX_FPS} frames per second, not {rate}")
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="matroska") as container:
+        stream = container.add_stream("ffv1", Fraction(rate).limit_denominator(MAX_DENOMINATOR))
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = "bgr0"
+        for frame in frames:
+            image = np.ascontiguousarray(frame)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        container.mux(stream.encode())
+    return buffer.getvalue()
 
 
 def wav_of(samples: npt.NDArray[Any], rate_hz: int, place: str) -> bytes:

@@ -40,7 +40,8 @@ from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.tasks.commands import StageCommands
-from omnistage.server.tasks.pieces import Answer, Audio, Picture, Piece, Text
+from omnistage.server.tasks.pieces import Answer, Picture, Piece, Text
+from omnistage.server.tasks.recordings import Audio
 from omnistage.server.tasks.service import Service
 from omnistage.server.tasks.speech.stored_voices import StoredVoices
 from omnistage.server.telemetry.logs import LogFormat, configure_logging, log_environment

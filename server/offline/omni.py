@@ -101,7 +101,7 @@ class Omni:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """Returns what its answers can have: text, audio, image."""
+        """Returns what its answers can have: text, audio, image, video."""
         return self._omni.modalities
 
     @property
@@ -121,6 +121,9 @@ class Omni:
     stream_chat = _iterating(AsyncOmni.stream_chat)
     images = _waiting(AsyncOmni.images)
     stream_images = _iterating(AsyncOmni.stream_images)
+    video = _waiting(AsyncOmni.video)
+    stream_video = _iterating(AsyncOmni.stream_video)
+    generate_audio = _waiting(AsyncOmni.generate_audio)
     speech = _waiting(AsyncOmni.speech)
     stream_speech = _iterating(AsyncOmni.stream_speech)
     transcribe = _waiting(AsyncOmni.transcribe)

@@ -4,22 +4,27 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, aclosing
 
-from omnistage.server.common.errors import unsupported
+from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.common.fields import parse
 from omnistage.server.common.served import check_model
 from omnistage.server.media.image_load import Source
-from omnistage.server.offline.content import source_of
+from omnistage.server.offline.content import ImageLike, source_of
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.fields import said, warn_of
 from omnistage.server.tasks.image_task import answer_images, check_draws
-from omnistage.server.tasks.images.schema import EditRequest, ImageRequest
+from omnistage.server.tasks.images.schema import MAX_CONTROLS, EditRequest, ImageRequest
 from omnistage.server.tasks.service import LocalCaller
 
+CONTROL = "control_image"
 OF_FILES = ("output_format", "output_compression", "response_format")
 
 
 async def pictures(
-    engine: Engine, fields: Mapping[str, object], images: Sequence[object], mask: object
+    engine: Engine,
+    fields: Mapping[str, object],
+    images: Sequence[object],
+    mask: object,
+    controls: Sequence[object],
 ) -> Pieces:
     """Make pictures of words, or of pictures and words."""
     for name in OF_FILES:
@@ -28,17 +33,25 @@ async def pictures(
     asked = parse(EditRequest if images else ImageRequest, await said(fields))
     check_model(asked.model, engine.graph.served_names)
     check_draws(engine.graph)
-    sources, masked = await asyncio.to_thread(sources_of, images, mask)
+    if len(controls) > MAX_CONTROLS:
+        raise invalid(CONTROL, f"has {len(controls)} images; at most {MAX_CONTROLS}")
+    sources = await asyncio.to_thread(sources_of, images, "images")
+    control = await asyncio.to_thread(sources_of, controls, CONTROL)
+    masked = None if mask is None else await asyncio.to_thread(source_of, mask, "mask")
     warn_of(asked.unknown)
     with ExitStack() as until:
         caller = LocalCaller(until)
-        made = answer_images(engine.service, asked, caller, sources, masked)
+        made = answer_images(engine.service, asked, caller, sources, masked, control)
         async with aclosing(made) as pieces:
             async for piece in pieces:
                 yield piece
 
 
-def sources_of(images: Sequence[object], mask: object) -> tuple[list[Source], Source | None]:
-    """Returns what is edited, and where; raises ApiError."""
-    sources = [source_of(image, f"images[{i}]") for i, image in enumerate(images)]
-    return sources, None if mask is None else source_of(mask, "mask")
+def sources_of(images: Sequence[object], name: str) -> list[Source]:
+    """Return the images of a field as sources; raises ApiError."""
+    return [source_of(image, f"{name}[{i}]") for i, image in enumerate(images)]
+
+
+def several(given: ImageLike | Sequence[ImageLike]) -> list[ImageLike]:
+    """Return a field's images: one alone, or those of a list or tuple."""
+    return list(given) if isinstance(given, list | tuple) else [given]  # type: ignore[list-item]

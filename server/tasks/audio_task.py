@@ -1,6 +1,6 @@
 """Sounds and music of words, and of audio to start from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -10,12 +10,15 @@ from pydantic import Field
 
 from omnistage.server.common.errors import ApiError, fields_named
 from omnistage.server.common.served import check_makes, check_model
+from omnistage.server.common.trace import current_trace
 from omnistage.server.media.audio.track import Track
 from omnistage.server.media.given import GivenMedia
 from omnistage.server.runtime.request import AudioOutput, GraphRequest, Outputs
 from omnistage.server.tasks.chat.schema import Loras
 from omnistage.server.tasks.images.extra import ExtraFields
 from omnistage.server.tasks.images.schema import MAX_PROMPT, Scale
+from omnistage.server.tasks.pieces import Answer, Piece, stamps_of
+from omnistage.server.tasks.recordings import audio_of
 from omnistage.server.tasks.service import Caller, Service
 from omnistage.server.tasks.videos.media import MediaField, Source, check_places, given_media
 from omnistage.stage_configs.graph import StageGraph
@@ -110,3 +113,13 @@ async def run_audio(
     request = fields.to_request(given)
     with fields_named(name_of):
         return RunningAudio(request, ticket.run(request))
+
+
+async def answer_audio(
+    service: Service, fields: GeneratedAudioRequest, caller: Caller, sources: Sequence[Source]
+) -> AsyncGenerator[Piece, None]:
+    """Yield the `Answer` with the audio; raises ApiError."""
+    running = await run_audio(service, fields, caller, sources)
+    track = await running.made()
+    timeline = stamps_of(current_trace().timeline.to_list())
+    yield Answer(running.request.id, audio=audio_of(track.pcm, track.samples), timeline=timeline)

@@ -43,10 +43,10 @@ from omnistage.server.tasks.pieces import (
     Text,
     ToolCall,
     Usage,
-    audio_of,
     picture_of,
     stamps_of,
 )
+from omnistage.server.tasks.recordings import audio_of
 from omnistage.server.tasks.service import Caller, LocalCaller, Service, send
 from omnistage.stage_configs.graph import StageGraph
 

@@ -73,11 +73,12 @@ async def answer_images(
     caller: Caller,
     images: Sequence[Source] = (),
     mask: Source | None = None,
+    controls: Sequence[Source] = (),
 ) -> AsyncGenerator[Piece, None]:
     """Yield steps, previews and images as they are made, and the `Answer` last; raises ApiError."""
     done: list[ImageOutput] = []
     num_previews = 0
-    running = await run_images(service, fields, caller, images, mask)
+    running = await run_images(service, fields, caller, images, mask, controls=controls)
     async with aclosing(running.outputs) as outputs:
         async for output in outputs:
             assert isinstance(output, ImageOutput)

@@ -1,25 +1,17 @@
 """Answers of tasks: pieces while an answer is made, and the whole answer."""
 
-import base64
 import html
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
-from omnistage.server.media.audio.wav import wav_header
 from omnistage.server.media.images import MODES
 from omnistage.server.runtime.request import ImageOutput
-from omnistage.server.runtime.samples import SampleFormat
+from omnistage.server.tasks.recordings import Audio, Video, as_base64
 from omnistage.stage_configs.json_types import Json, JsonMap
 
-Samples = npt.NDArray[np.int16]
-
-FULL_SCALE = 32_768
 SHOWN_CHARACTERS = 60
 
 
@@ -50,43 +42,9 @@ class ToolCall:
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Audio:
-    """Sound: samples [n] of 16 bits, or [n, 2] in stereo."""
-
-    samples: Samples
-    sample_rate_hz: int
-
-    @property
-    def seconds(self) -> float:
-        """How long it lasts."""
-        return len(self.samples) / self.sample_rate_hz
-
-    def to_float(self) -> npt.NDArray[np.float32]:
-        """The samples from -1 to 1."""
-        return self.samples.astype(np.float32) / np.float32(FULL_SCALE)
-
-    def to_wav(self) -> bytes:
-        """A WAV file."""
-        data = self.samples.astype("<i2").tobytes()
-        num_channels = self.samples.shape[1] if self.samples.ndim > 1 else 1
-        return wav_header(SampleFormat(self.sample_rate_hz, num_channels), len(data)) + data
-
-    def save(self, path: str | Path) -> None:
-        """Write a WAV file."""
-        Path(path).write_bytes(self.to_wav())
-
-    def __repr__(self) -> str:
-        return f"Audio({self.seconds:.2f} s at {self.sample_rate_hz} Hz)"
-
-    def _repr_html_(self) -> str:
-        """A player, for notebooks."""
-        return f'<audio controls src="data:audio/wav;base64,{_base64(self.to_wav())}"></audio>'
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step of a picture was taken; `num_steps` is 0 if the pipeline does not say it."""
+    """A step of a picture or video was taken; `num_steps` is 0 if the pipeline does not say it."""
 
     step: int
     num_steps: int
@@ -165,6 +123,7 @@ class Answer:
     choices: tuple[Choice, ...] = (Choice(),)
     audio: Audio | None = None
     images: tuple[Image.Image, ...] = ()
+    video: Video | None = None
     codes: tuple[tuple[int, ...], ...] = ()  # codec frames, with return_codes
     usage: Usage = Usage()
     timeline: tuple[Stamp, ...] = ()
@@ -208,14 +167,17 @@ class Answer:
         parts += [f"{len(self.tool_calls)} tool calls"] if self.tool_calls else []
         parts += [repr(self.audio)] if self.audio is not None else []
         parts += [f"{image.width}x{image.height} image" for image in self.images]
+        parts += [] if self.video is None else [repr(self.video)]
         return f"Answer({', '.join([*parts, self.finish_reason])})"
 
     def _repr_html_(self) -> str:
         """The text, a player and the pictures, for notebooks."""
         parts = [f"<p>{html.escape(choice.text)}</p>" for choice in self.choices if choice.text]
-        parts += [] if self.audio is None else [self.audio._repr_html_()]
+        made = [one for one in (self.audio, self.video) if one is not None]
+        parts += [one._repr_html_() for one in made]
         parts += [
-            f'<img src="data:image/png;base64,{_base64(png_of(image))}"/>' for image in self.images
+            f'<img src="data:image/png;base64,{as_base64(png_of(image))}"/>'
+            for image in self.images
         ]
         return "".join(parts) or html.escape(repr(self))
 
@@ -232,14 +194,6 @@ class Adapter:
 
 
 Piece = Text | Reasoning | ToolCall | Audio | Progress | Preview | Picture | Answer
-
-
-def audio_of(pcm: bytes, made: SampleFormat) -> Audio:
-    """Sound of s16le."""
-    samples = np.frombuffer(pcm, "<i2").copy()  # a copy can be written to
-    if made.num_channels > 1:
-        samples = samples.reshape(-1, made.num_channels)
-    return Audio(samples, made.rate_hz)
 
 
 def picture_of(output: ImageOutput) -> Image.Image:
@@ -261,7 +215,3 @@ def stamps_of(timeline: Sequence[JsonMap]) -> tuple[Stamp, ...]:
 
 def _short(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")

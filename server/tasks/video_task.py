@@ -1,18 +1,24 @@
 """Videos of words, and of media beside them."""
 
-from collections.abc import Callable, Collection, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
+import numpy as np
+
 from omnistage.server.common.errors import fields_named
 from omnistage.server.common.served import check_model
+from omnistage.server.common.trace import current_trace
 from omnistage.server.media.audio.track import Track
 from omnistage.server.media.given import GivenMedia
 from omnistage.server.media.mp4 import encode
 from omnistage.server.runtime.request import AudioOutput, GraphRequest, ImageOutput, Outputs
 from omnistage.server.runtime.stage_link import StageRecord
 from omnistage.server.tasks.image_task import check_draws
+from omnistage.server.tasks.pieces import Answer, Piece, Progress, stamps_of
+from omnistage.server.tasks.recordings import Video, audio_of, pixels_of
 from omnistage.server.tasks.service import Caller, Service
 from omnistage.server.tasks.videos.media import Source, check_places, given_media
 from omnistage.server.tasks.videos.schema import MAX_FPS, MIN_FPS, VideoEditRequest
@@ -36,6 +42,12 @@ class MadeVideo:
         """Return the video as a file; may take a while."""
         return encode(self.frames, self.fps, self.track)
 
+    def to_piece(self) -> Video:
+        """Return the video with its frames as an array; may take a while."""
+        track = self.track
+        audio = None if track is None else audio_of(track.pcm, track.samples)
+        return Video(np.stack([pixels_of(one) for one in self.frames]), self.fps, audio)
+
 
 @dataclass(frozen=True, slots=True)
 class RunningVideo:
@@ -48,15 +60,26 @@ class RunningVideo:
 
     async def made(self, on_step: OnStep = lambda step, num_steps: None) -> MadeVideo:
         """Collect the frames, and the audio that follows them; raises ApiError."""
+        async with aclosing(self.steps()) as steps:
+            async for one in steps:
+                if isinstance(one, MadeVideo):
+                    return one
+                on_step(one.step, one.num_steps)
+        raise AssertionError("every request ends with its video or raises")
+
+    async def steps(self) -> AsyncGenerator[Progress | MadeVideo, None]:
+        """Yield steps as they are taken, and the video last; raises ApiError."""
         frames, sounds = [], []
         async with aclosing(self.outputs) as outputs:
             async for one in outputs:
-                if isinstance(one, ImageOutput):
-                    frames.append(one) if one.pixels else on_step(one.step, one.num_steps)
-                elif isinstance(one, AudioOutput):
+                if isinstance(one, AudioOutput):
                     sounds.append(one)
+                elif isinstance(one, ImageOutput) and one.pixels:
+                    frames.append(one)
+                elif isinstance(one, ImageOutput):
+                    yield Progress(one.step, one.num_steps)
         fps = self.rate if self.is_rate_given else frames[0].fps or self.rate
-        return MadeVideo(frames, fps, Track.of(sounds))
+        yield MadeVideo(frames, fps, Track.of(sounds))
 
 
 def video_stage(service: Service) -> StageRecord:
@@ -147,3 +170,18 @@ async def run_video(
     request = plan.request()
     with fields_named(fields.name_of):
         return RunningVideo(request, ticket.run(request), plan.fps, plan.is_rate_given)
+
+
+async def answer_video(
+    service: Service, fields: VideoEditRequest, caller: Caller, sources: Sequence[Source]
+) -> AsyncGenerator[Piece, None]:
+    """Yield steps as they are taken, and the `Answer` with the video last; raises ApiError."""
+    running = await run_video(service, fields, caller, sources)
+    async with aclosing(running.steps()) as steps:
+        async for one in steps:
+            if isinstance(one, Progress):
+                yield one
+            else:
+                video = await asyncio.to_thread(one.to_piece)
+                timeline = stamps_of(current_trace().timeline.to_list())
+                yield Answer(running.request.id, video=video, timeline=timeline)

@@ -1,7 +1,6 @@
 """Videos of images and of videos over HTTP, through real processes, as the bare pipelines make."""
 
 import io
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from support.pictures import file_of
 from support.tiny_pipelines import quiet
 
 from omnistage.server.media.mp4 import encode
+from omnistage.server.offline import content
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.stages.diffusion.request.outputs import pictures_of
 
@@ -30,26 +30,13 @@ FIELDS = {"image": "input_reference"}  # the API's names
 Frames = npt.NDArray[np.uint8]
 
 
-def lossless(frames: Frames) -> bytes:
-    """Write a video whose frames are read as they are."""
-    buffer = io.BytesIO()
-    with av.open(buffer, "w", format="matroska") as container:
-        stream = container.add_stream("ffv1", rate=Fraction(FPS))
-        stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = "bgr0"
-        for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-        container.mux(stream.encode())
-    return buffer.getvalue()
-
-
 def files_of(given: Given) -> list[tuple[str, tuple[str, bytes, str]]]:
     """Return the media of a request as files; what is transparent in a mask is repainted."""
     files = []
     for field, several in given.media.items():
         for one in several:
             if one.ndim == 4:
-                file = ("a.mkv", lossless(one), "video/x-matroska")
+                file = ("a.mkv", content.file_of((one, FPS), "video", field), "video/x-matroska")
             else:
                 made = np.dstack([one, one, one, 255 - one]) if one.ndim == 2 else one
                 file = ("a.png", file_of(Image.fromarray(made)), "image/png")

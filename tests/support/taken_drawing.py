@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy.typing as npt
-from support.gateway import RunningGateway
+from support.fake_stages import FakeStage
 
 from omnistage.stages.messages.body import Draw, GivenMedium
 from omnistage.stages.messages.to_stage import MediumPiece
@@ -13,8 +13,7 @@ from omnistage.stages.worker.coming_media import ComingMedia
 class TakenDrawing:
     """The last request that a stage got, with its media."""
 
-    def __init__(self, gateway: RunningGateway, name: str) -> None:
-        stage = gateway.stages.stages[name]
+    def __init__(self, stage: FakeStage) -> None:
         chunk = stage.opened[-1]
         assert isinstance(chunk.message.body, Draw)
         self.fields = chunk.message.fields

@@ -90,7 +90,7 @@ def test_fields_reach_the_stage(client: httpx.Client, synth: RunningGateway) -> 
     answer = client.post(URL, json={**ASKED, **more, "seed": 7, "model": MODEL, "colour": 1})
     assert answer.status_code == 200, answer.text
     assert "colour" in answer.headers["x-omnistage-warning"]
-    taken = TakenDrawing(synth, "synth")
+    taken = TakenDrawing(synth.stages.stages["synth"])
     sent = {"prompt": ASKED["input"], "audio_length": 0.5, **more}
     assert {name: taken.fields[name] for name in sent} == sent
     chunk = synth.stages.stages["synth"].opened[-1]
@@ -113,7 +113,7 @@ def test_audio_to_start_from_reaches_the_stage_at_its_rate(
         audio = url if way == "data URL" else {"audio_url": url}
         answer = client.post(URL, json={**ASKED, "audio": audio, "extra": {"strength": 0.5}})
     assert answer.status_code == 200, answer.text
-    taken = TakenDrawing(synth, "synth")
+    taken = TakenDrawing(synth.stages.stages["synth"])
     assert taken.fields["audio_length"] == 0.5
     assert taken.fields["extra"] == {"strength": 0.5}
     assert [(one.field, one.rate) for one in taken.media] == [("audio", 16_000)]

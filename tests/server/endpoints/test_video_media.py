@@ -57,8 +57,8 @@ def test_seconds_are_frames_that_the_pipeline_makes(
     body: dict[str, Any], frames: int, fps: int, client: httpx.Client, studio: RunningGateway
 ) -> None:
     assert rate_of(client.post(URL, json={"prompt": "a cat", **body})) == (frames, fps)
-    assert TakenDrawing(studio, "studio").fields["fps"] == body.get("fps")
-    assert "seconds" not in TakenDrawing(studio, "studio").fields
+    assert TakenDrawing(studio.stages.stages["studio"]).fields["fps"] == body.get("fps")
+    assert "seconds" not in TakenDrawing(studio.stages.stages["studio"]).fields
 
 
 def test_a_form_has_the_same_fields_as_json(client: httpx.Client, studio: RunningGateway) -> None:
@@ -76,13 +76,13 @@ def test_a_form_has_the_same_fields_as_json(client: httpx.Client, studio: Runnin
         "audio": False,
     }
     assert client.post(URL, json=body).status_code == 200
-    by_json = TakenDrawing(studio, "studio").fields
+    by_json = TakenDrawing(studio.stages.stages["studio"]).fields
     words = {
         name: value if isinstance(value, str) else json.dumps(value) for name, value in body.items()
     }
     answer = client.post(URL, files={name: (None, text) for name, text in words.items()})
     assert answer.status_code == 200, answer.text
-    assert TakenDrawing(studio, "studio").fields == by_json
+    assert TakenDrawing(studio.stages.stages["studio"]).fields == by_json
     assert "x-omnistage-warning" not in answer.headers
     assert (by_json["width"], by_json["height"], by_json["num_frames"]) == (32, 48, 9)
     for name in ("strength", "true_cfg_scale", "step_cache", "lora", "extra", "audio"):
@@ -105,7 +105,7 @@ def test_each_medium_reaches_the_stage_by_the_name_of_what_it_is_for(
     ]
     answer = client.post(URL, data={"prompt": "a cat"}, files=files)
     assert answer.status_code == 200, answer.text
-    taken = TakenDrawing(studio, "studio")
+    taken = TakenDrawing(studio.stages.stages["studio"])
     wanted: list[tuple[str, tuple[int, ...], type[np.generic]]] = [
         ("image", (24, 16, 3), np.uint8),
         ("last_image", (8, 8, 3), np.uint8),
@@ -139,12 +139,12 @@ def test_a_reference_is_a_data_url_or_an_object_with_one(
     reference = place(data_url("image/png", png(16, 24)))
     answer = client.post(URL, json={"prompt": "a cat", "input_reference": reference})
     assert answer.status_code == 200, answer.text
-    assert TakenDrawing(studio, "studio").media[0].field == "image"
-    assert TakenDrawing(studio, "studio").array(0).shape == (24, 16, 3)
+    assert TakenDrawing(studio.stages.stages["studio"]).media[0].field == "image"
+    assert TakenDrawing(studio.stages.stages["studio"]).array(0).shape == (24, 16, 3)
     form = {"prompt": "a cat", "input_reference": json.dumps(reference)}
     form |= {"input_reference": reference} if isinstance(reference, str) else {}
     assert client.post(URL, files={n: (None, v) for n, v in form.items()}).status_code == 200
-    assert TakenDrawing(studio, "studio").array(0).shape == (24, 16, 3)
+    assert TakenDrawing(studio.stages.stages["studio"]).array(0).shape == (24, 16, 3)
 
 
 @pytest.mark.parametrize(

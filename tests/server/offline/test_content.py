@@ -18,7 +18,8 @@ from omnistage.server.offline.content import messages_of, wav_of
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.tasks.chat.audio_history import AudioHistory
 from omnistage.server.tasks.chat.messages import checked_messages
-from omnistage.server.tasks.pieces import Audio, Usage, audio_of
+from omnistage.server.tasks.pieces import Usage
+from omnistage.server.tasks.recordings import Audio, audio_of
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (6, 9, 3), dtype=np.uint8)
 PICTURE = Image.fromarray(PIXELS)
@@ -125,7 +126,7 @@ def test_what_the_gateway_knows_stays_as_it_is() -> None:
         ({"type": "audio", "audio": (TONE.reshape(1, 1, -1), 8000)}, "must have samples [n] or"),
         ({"type": "audio", "audio": (TONE, 0)}, "must have a rate of 1 to 768000 Hz, not 0"),
         ({"type": "image", "image": PICTURE.convert("F")}, "cannot be written as PNG"),
-        ({"type": "video", "video": PICTURE}, "must be a video file"),
+        ({"type": "video", "video": PICTURE}, "must be a Video, (frames, frames_per_second)"),
     ],
 )
 def test_what_is_no_medium_is_refused(part: Any, said: str) -> None:
