@@ -273,7 +273,7 @@ class VideoError(TypedDict):
     message: str
 
 
-class Video(TypedDict):
+class VideoJobAnswer(TypedDict):
     """A job that makes a video; `size` and `seconds` are auto until the pipeline has chosen."""
 
     id: str
@@ -297,7 +297,7 @@ class VideoList(TypedDict):
     """A page of jobs."""
 
     object: Literal["list"]
-    data: list[Video]
+    data: list[VideoJobAnswer]
     first_id: str | None
     last_id: str | None
     has_more: bool

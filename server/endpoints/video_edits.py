@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from omnistage.server.common.errors import invalid
 from omnistage.server.common.fields import parse, warning_headers
-from omnistage.server.endpoints.answers import Video
+from omnistage.server.endpoints.answers import VideoJobAnswer
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.media_form import MediaForm
 from omnistage.server.endpoints.video_form import read_video_form, video_body
@@ -32,10 +32,12 @@ def routes(gateway: Gateway) -> APIRouter:
     """POST of the three."""
     router, edits = APIRouter(), VideoEdits(gateway)
     body = video_body(VideoEditRequest, {}, has_source=True)
-    router.post(f"{PATH}/edits", **described("Edit a video", Video, body=body))(edits.edit)
+    router.post(f"{PATH}/edits", **described("Edit a video", VideoJobAnswer, body=body))(edits.edit)
     body = video_body(ExtensionRequest, {}, has_source=True)
-    router.post(f"{PATH}/extensions", **described("Extend a video", Video, body=body))(edits.extend)
-    about = described("Remix a video", Video, body=video_body(VideoEditRequest, {}))
+    router.post(f"{PATH}/extensions", **described("Extend a video", VideoJobAnswer, body=body))(
+        edits.extend
+    )
+    about = described("Remix a video", VideoJobAnswer, body=video_body(VideoEditRequest, {}))
     router.post(f"{ONE}/remix", **about)(edits.remix)
     return router
 

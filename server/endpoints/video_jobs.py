@@ -13,7 +13,7 @@ from starlette.convertors import StringConvertor, register_url_convertor
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.fields import warning_headers
-from omnistage.server.endpoints.answers import DeletedVideo, Video, VideoList
+from omnistage.server.endpoints.answers import DeletedVideo, VideoJobAnswer, VideoList
 from omnistage.server.endpoints.examples import job_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.video_form import read_video_form, video_body
@@ -34,10 +34,10 @@ def routes(gateway: Gateway) -> APIRouter:
     """POST and GET /v1/videos, GET and DELETE of one, GET of its files."""
     router, jobs = APIRouter(), VideoJobRequests(gateway)
     body = video_body(VideoRequest, job_examples(gateway.runtime.graph))
-    about = described("Create a video job", Video, body=body)
+    about = described("Create a video job", VideoJobAnswer, body=body)
     router.post(PATH, **about)(jobs.create)
     router.get(PATH, **described("List video jobs", VideoList))(jobs.list)
-    router.get(ONE, **described("Retrieve a video job", Video))(jobs.retrieve)
+    router.get(ONE, **described("Retrieve a video job", VideoJobAnswer))(jobs.retrieve)
     router.delete(ONE, **described("Delete a video job", DeletedVideo))(jobs.delete)
     about = described("Download a video", also=MEDIA_TYPES, more=errors(416))
     router.get(f"{ONE}/content", **about)(jobs.content)
