@@ -5,6 +5,7 @@ import base64
 import os
 import signal
 import struct
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(folder: Path) -> Any:
     """A server without a graph file, with a folder of voices."""
     voices = ("--voices", str(folder / "voices"))
-    return running_server(str(folder / "model"), folder / "log", *voices)
+    log = Path(tempfile.mkdtemp(dir=folder)) / "log"
+    return running_server(str(folder / "model"), log, *voices)
 
 
 @pytest.fixture(scope="module")
@@ -156,10 +158,25 @@ async def test_formats(server: TinyServer, form: str) -> None:
     assert len(response.content) > 1000
 
 
-async def test_each_sentence_of_a_text_in_pieces_is_spoken(server: TinyServer) -> None:
+async def test_a_sentence_is_spoken_before_the_next_one_is_sent(server: TinyServer) -> None:
     config = {"model": server.model, "stage_params": {"talker": {"max_tokens": 5}}, "seed": 1}
-    samples = await streamed(server.url, ["One sentence is here. ", "And another."], config)
+    pieces = ["One sentence is here. ", "And another."]
+    samples = await streamed(server.url, pieces, config, hears_each=True)
     assert len(samples) > 5 * SAMPLES_A_PATCH / 2  # of both, at 24 kHz
+
+
+async def test_a_stored_voice_speaks_also_after_a_restart(folder: Path, server: TinyServer) -> None:
+    """The words of its sound are known, so it is gone on from."""
+    talk = named("a voice with words")
+    form = {"name": "kept", "consent": "yes", "ref_text": talk.sound_text}
+    files = {"audio_sample": ("voice.wav", wav(sound_of(talk)), "audio/wav")}
+    async with httpx.AsyncClient(timeout=120) as client:
+        stored = await client.post(f"{server.url}/v1/audio/voices", data=form, files=files)
+    assert stored.status_code == 200, stored.text
+    asked = {"voice": "kept", "ref_text": None}
+    check(await pcm(server, talk, **asked), talk)
+    with start(folder) as second:
+        check(await pcm(second, talk, **asked), talk)
 
 
 async def test_what_cannot_be_spoken_is_refused_by_name(server: TinyServer) -> None:

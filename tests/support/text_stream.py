@@ -18,15 +18,23 @@ def address(url: str) -> str:
 
 
 async def streamed(
-    url: str, pieces: Sequence[str], config: Mapping[str, Any], pause_s: float = 0.02
+    url: str,
+    pieces: Sequence[str],
+    config: Mapping[str, Any],
+    pause_s: float = 0.02,
+    hears_each: bool = False,
 ) -> npt.NDArray[np.int16]:
-    """The samples of one text."""
+    """The samples of one text; with `hears_each`, a piece follows sound of the one before it."""
     sound = b""
     async with connect(address(url)) as socket:
         told = {"type": "session.config", "response_format": "pcm", **config}
         await socket.send(json.dumps(told))
         for piece in pieces:
             await socket.send(json.dumps({"type": "input.text", "text": piece}))
+            while hears_each:
+                if isinstance(frame := await socket.recv(), bytes):
+                    sound += frame
+                    break
             await asyncio.sleep(pause_s)
         await socket.send(json.dumps({"type": "input.done"}))
         async for frame in socket:
