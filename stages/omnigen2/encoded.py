@@ -1,14 +1,11 @@
 """Texts that the language model encodes for the pipeline, and images of conversations."""
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
@@ -85,10 +82,3 @@ def image_urls(messages: Sequence[JsonMap]) -> list[str]:
     contents = (message.get("content") for message in messages)
     parts = (part for one in contents if isinstance(one, list) for part in one)
     return [part["image_url"]["url"] for part in parts if part.get("type") == "image_url"]
-
-
-def pixels_of(url: str) -> npt.NDArray[np.uint8]:
-    """Return the pixels [height, width, 3] of a data URL."""
-    data = base64.b64decode(url.partition(",")[2])
-    with Image.open(io.BytesIO(data)) as image:
-        return np.asarray(image.convert("RGB"))

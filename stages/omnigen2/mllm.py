@@ -1,6 +1,5 @@
 """The stage of OmniGen2's language model: it answers, and encodes what the pipeline draws of."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from pathlib import Path
@@ -24,7 +23,6 @@ from omnistage.stages.omnigen2.encoded import (
     announced,
     image_urls,
     last_text,
-    pixels_of,
 )
 from omnistage.stages.omnigen2.prompt import MAX_REFERENCES, PICTURE, token_ids
 from omnistage.stages.vllm.answers.chat import ChatServing
@@ -37,7 +35,7 @@ from omnistage.stages.vllm.engine.engine import make_engine
 from omnistage.stages.vllm.engine.warm_up import warm_up_text
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.grammars.grammars import Grammars
-from omnistage.stages.vllm.media.media import reading_of, received
+from omnistage.stages.vllm.media.media import reading_images, reading_of, received
 from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.worker.failure import RequestError
@@ -121,7 +119,8 @@ class Mllm(EngineStage):
         if edges:
             self._engine.rendered[request_id] = prompts.append
         try:
-            first = await self._stream(request_id, request, self._bound(request.fields, edges))
+            with reading_images() as images:
+                first = await self._stream(request_id, request, self._bound(request.fields, edges))
         finally:
             self._engine.rendered.pop(request_id, None)
         if not edges:
@@ -131,8 +130,9 @@ class Mllm(EngineStage):
             return
         assert isinstance(request.body, Chat)
         assert request.image is not None
-        pixels = [Tensor.from_numpy(await asyncio.to_thread(pixels_of, url)) for url in urls]
-        tensors = {f"image-{number}": one for number, one in enumerate(pixels)}
+        tensors = {
+            f"image-{number}": Tensor.from_numpy(images[url]) for number, url in enumerate(urls)
+        }
         media = [GivenMedium("image", name) for name in tensors]
         wish = {**request.image.fields, "prompt": last_text(request.fields["messages"])}
         none = await self._ids_of_nothing()

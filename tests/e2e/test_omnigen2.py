@@ -9,9 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 from references.omnigen2_drawings import CHATS, DRAWINGS, SQUARE, STEPS, Drawing, noise
 from support.image_requests import ask, expected, is_same, picture_server, pictures_of
-from support.killed_image_stage import check_a_killed_stage
+from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
 from support.omnigen2 import Pictures, Recorded, bare_omnigen2, recorded
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
@@ -23,6 +24,9 @@ from omnistage.stages.omnigen2.pipeline import OmniGen2Pipeline
 from omnistage.stages.omnigen2.prompt import PICTURE
 
 pytestmark = pytest.mark.engine
+
+BEGINS = {str(make_tokenizer().id(PICTURE)): 100}  # the bias with which an answer is a picture
+MLLM, DIT = ("mllm", "engine"), ("dit", "worker")
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +110,13 @@ def url_of(file: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(file).decode()}"
 
 
+async def chat_with(server: TinyServer, messages: Sequence[Any], **more: Any) -> httpx.Response:
+    body = {"messages": messages, "modalities": ["text", "image"], "skip_special_tokens": False}
+    body |= {"temperature": 0, "max_tokens": 256, "num_inference_steps": STEPS, **more}
+    async with httpx.AsyncClient(timeout=300) as client:
+        return await client.post(f"{server.url}/v1/chat/completions", json=body)
+
+
 async def answer(server: TinyServer, messages: Sequence[Any], **more: Any) -> Any:
     """Return the message that answers a chat; its special tokens are shown."""
     return (await choice(server, messages, **more))["message"]
@@ -113,10 +124,7 @@ async def answer(server: TinyServer, messages: Sequence[Any], **more: Any) -> An
 
 async def choice(server: TinyServer, messages: Sequence[Any], **more: Any) -> Any:
     """Return the choice that answers a chat: its message, and its tokens if they are wanted."""
-    body = {"messages": messages, "modalities": ["text", "image"], "skip_special_tokens": False}
-    body |= {"temperature": 0, "max_tokens": 256, "num_inference_steps": STEPS, **more}
-    async with httpx.AsyncClient(timeout=300) as client:
-        found = await client.post(f"{server.url}/v1/chat/completions", json=body)
+    found = await chat_with(server, messages, **more)
     assert found.status_code == 200, found.text
     return found.json()["choices"][0]
 
@@ -172,19 +180,27 @@ async def test_a_picture_can_be_talked_about(server: TinyServer, published: Reco
 
 
 async def test_a_picture_is_made_of_the_images_of_its_chat(server: TinyServer) -> None:
-    begins = {"logit_bias": {str(make_tokenizer().id(PICTURE)): 100}, "seed": 1}
+    begins = {"logit_bias": BEGINS, "seed": 1}
     chats = (
         Drawing("one", "make it blue", given=((90, 70),)),
         Drawing("another", "make it blue", given=((90, 70),)),
         Drawing("two", "both", SQUARE, ((64, 96), (40, 64))),
+        Drawing("transparent", "make it blue", given=((90, 70),)),
+        Drawing("over white", "make it blue", given=((90, 70),)),
     )
     others = [messages_of(one) for one in chats]
-    others[1][0]["content"][0]["image_url"]["url"] = url_of(file_of(noise((90, 70), 5)))
+    transparent, over_white = noise((90, 70), 6), Image.new("RGB", (90, 70), (255, 255, 255))
+    alpha = noise((90, 70), 7).convert("L")
+    over_white.paste(transparent, mask=alpha)
+    transparent.putalpha(alpha)
+    for number, one in {1: noise((90, 70), 5), 3: transparent, 4: over_white}.items():
+        others[number][0]["content"][0]["image_url"]["url"] = url_of(file_of(one))
     more = [begins | chat_fields(one) | {"seed": 1} for one in chats]
     asked = (answer(server, m, **f) for m, f in zip(others, more, strict=True))
     pictures = [drawn_in(message)[0] for message in await asyncio.gather(*asked)]
-    assert [one.shape[:2] for one in pictures] == [(64, 80), (64, 80), (64, 64)]
+    assert [one.shape[:2] for one in pictures] == [(64, 80)] * 2 + [(64, 64)] + [(64, 80)] * 2
     assert not is_same(pictures[0], pictures[1])
+    assert is_same(pictures[3], pictures[4])
 
 
 @pytest.mark.parametrize("chat", CHATS[:2], ids=lambda one: one.name)
@@ -271,8 +287,35 @@ async def test_clients_that_hang_up_at_any_moment_leave_nothing(
     assert is_same(picture, expected(bare, "a cat", 1)[0])
 
 
-@pytest.mark.parametrize(("stage", "role"), [("mllm", "engine"), ("dit", "worker")])
+@pytest.mark.parametrize("killed", [MLLM, DIT], ids=lambda one: one[0])
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
-    stage: str, role: str, server: TinyServer, bare: Any
+    killed: Process, server: TinyServer, bare: Any
 ) -> None:
-    await check_a_killed_stage(server, stage, role, bare)
+    await check_a_killed_stage(server, *killed, bare)
+
+
+@pytest.mark.parametrize("killed", [pytest.param(MLLM, marks=pytest.mark.repeat), DIT], ids=str)
+async def test_a_stage_may_be_killed_while_texts_are_encoded(
+    killed: Process, server: TinyServer, bare: Any
+) -> None:
+    await check_a_killed_stage(server, *killed, bare, stopped=MLLM)
+
+
+@pytest.mark.repeat
+@pytest.mark.parametrize(
+    ("killed", "within", "more"),
+    [
+        (MLLM, "mllm", {"logit_bias": {k: -v for k, v in BEGINS.items()}, "ignore_eos": True}),
+        (DIT, "dit", {"logit_bias": BEGINS, **ENDLESS}),
+        (MLLM, "dit", {"logit_bias": BEGINS, **ENDLESS}),
+    ],
+    ids=["words", "its picture", "its picture, by the model of words"],
+)
+async def test_a_stage_may_be_killed_while_a_chat_is_answered(
+    killed: Process, within: str, more: dict[str, Any], server: TinyServer, bare: Any
+) -> None:
+    async def send(seed: int) -> httpx.Response:
+        said = [{"role": "user", "content": "hello"}]
+        return await chat_with(server, said, size="64x64", **{"max_tokens": 1500, **more})
+
+    await check_a_killed_stage(server, *killed, bare, send=send, within=within)

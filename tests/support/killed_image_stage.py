@@ -1,10 +1,13 @@
 """A stage of images that is killed while it has requests."""
 
 import asyncio
+import contextlib
 import os
 import signal
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
 from support.chaos import ready_again, victims
 from support.image_requests import ask, expected, is_same, pictures_of
 from support.server import TinyServer
@@ -12,21 +15,45 @@ from support.server import TinyServer
 ENDLESS = {"num_inference_steps": 1000}
 
 
-async def check_a_killed_stage(server: TinyServer, stage: str, role: str, bare: Any) -> None:
+Send = Callable[[int], Awaitable[httpx.Response]]
+Process = tuple[str, str]  # its stage and its role there
+
+
+async def check_a_killed_stage(
+    server: TinyServer,
+    stage: str,
+    role: str,
+    bare: Any,
+    *,
+    send: Send | None = None,
+    within: str = "dit",
+    stopped: Process | None = None,
+) -> None:
     """Kill a process of a stage: its requests fail by its name, and it starts again.
 
-    `bare`: the pipeline that a request afterwards is compared with.
+    `bare`: the pipeline that a request afterwards is compared with. `send`: a request by its seed,
+    for images that never end without it. The kill comes once all requests are `within` a stage;
+    `stopped` makes nothing meanwhile.
     """
+
+    async def draw(seed: int) -> httpx.Response:
+        return await ask(server, "a cat", seed, **ENDLESS)
+
     await ready_again(server)
     before = server.health()
-    running = [asyncio.create_task(ask(server, "a cat", seed, **ENDLESS)) for seed in range(3)]
-    while server.health()["dit"]["running"] < len(running):
-        assert not any(task.done() for task in running)
-        await asyncio.sleep(0.02)
-    os.kill(
-        next(v for v in victims(server) if (v.stage, v.role) == (stage, role)).pid, signal.SIGKILL
-    )
-    for answer in await asyncio.gather(*running):
+    with contextlib.ExitStack() as stack:
+        if stopped is not None:
+            pid = _pid(server, *stopped)
+            os.kill(pid, signal.SIGSTOP)
+            stack.callback(_go_on, pid)
+        making = send or draw
+        running = [asyncio.ensure_future(making(seed)) for seed in range(3)]
+        while server.health()[within]["running"] < len(running):
+            assert not any(task.done() for task in running)
+            await asyncio.sleep(0.02)
+        os.kill(_pid(server, stage, role), signal.SIGKILL)
+        answers = await asyncio.gather(*running)
+    for answer in answers:
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "stage_unavailable"
         message = answer.json()["error"]["message"]
@@ -37,3 +64,12 @@ async def check_a_killed_stage(server: TinyServer, stage: str, role: str, bare: 
     assert is_same(picture, expected(bare, "a cat", 1)[0])
     for name, now in server.health().items():
         assert now["generation"] == before[name]["generation"] + (name == stage)
+
+
+def _pid(server: TinyServer, stage: str, role: str) -> int:
+    return next(v.pid for v in victims(server) if (v.stage, v.role) == (stage, role))
+
+
+def _go_on(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)

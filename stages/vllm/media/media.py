@@ -1,4 +1,4 @@
-"""The sounds and videos of requests, for vLLM: the gateway has read them, none is read here.
+"""The media of requests, for vLLM: the gateway has read sounds and videos, none is read here.
 
 A request's parts name them by URLs that vLLM's connector of media, which is ours, looks up. What is
 a file is read by vLLM: a video of a model whose frames vLLM chooses in a way of its own.
@@ -8,8 +8,10 @@ import base64
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, MediaConnector
 
@@ -22,7 +24,10 @@ from omnistage.stages.worker.coming_media import Received
 CONNECTOR = "omnistage"
 VARIABLE = "VLLM_MEDIA_CONNECTOR"  # names vLLM's connector of media
 
+Pixels = npt.NDArray[np.uint8]
+
 _received: Received = {}  # of all requests of this process
+_images: ContextVar[dict[str, Pixels] | None] = ContextVar("images", default=None)
 
 
 @MEDIA_CONNECTOR_REGISTRY.register(CONNECTOR)
@@ -31,6 +36,13 @@ class ReceivedMedia(MediaConnector):
 
     An engine that has lost a medium is given it again.
     """
+
+    async def fetch_image_async(self, image_url: str, **options: Any) -> Any:
+        """Return an image as vLLM reads it; `reading_images` gets its pixels."""
+        image = await super().fetch_image_async(image_url, **options)
+        if (images := _images.get()) is not None:
+            images[image_url] = np.asarray(image)
+        return image
 
     async def fetch_audio_async(self, audio_url: str) -> tuple[npt.NDArray[Any], float]:
         """Return samples of one channel, float32 [n], and their rate."""
@@ -68,6 +80,17 @@ def received(media: Received) -> Iterator[None]:
     finally:
         for name in names:
             _received.pop(name, None)
+
+
+@contextmanager
+def reading_images() -> Iterator[dict[str, Pixels]]:
+    """Collect the images that vLLM reads for this task: uint8 [height, width, 3], by their URLs."""
+    images: dict[str, Pixels] = {}
+    token = _images.set(images)
+    try:
+        yield images
+    finally:
+        _images.reset(token)
 
 
 def reading_of(engine: AsyncLLM) -> Reading:

@@ -15,7 +15,6 @@ from omnistage.stages.omnigen2.encoded import (
     announced,
     image_urls,
     last_text,
-    pixels_of,
     spans_of,
 )
 
@@ -57,7 +56,6 @@ def test_images_of_a_conversation_come_in_order_and_its_words_are_the_last() -> 
         {"role": "user", "content": [parts[2], {"type": "text", "text": "and a dog"}]},
         {"role": "assistant", "content": None},
     ]
-    found = image_urls(messages)
-    assert [pixels_of(url).tolist() for url in found] == [np.asarray(i).tolist() for i in images]
+    assert image_urls(messages) == urls
     assert last_text(messages) == "and a dog"
     assert last_text([{"role": "user", "content": "red"}]) == "red"

@@ -1,11 +1,14 @@
 """The media of requests as vLLM gets them, and how a stage says that it takes them."""
 
+import asyncio
+import io
 import os
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import ExifTags, Image
 from support.prompts import data_url, sound, sound_part, video_bytes
 from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY
 
@@ -14,6 +17,7 @@ from omnistage.stages.vllm.media import media
 from omnistage.stages.vllm.media.media import (
     CONNECTOR,
     ReceivedMedia,
+    reading_images,
     reading_of,
     received,
     use_received_media,
@@ -47,6 +51,22 @@ async def test_vllm_gets_what_came_without_a_copy_and_again_until_the_request_en
         again, _ = await ReceivedMedia().fetch_audio_async(NAME)
         assert again is samples
     assert not media._received
+
+
+async def test_images_are_collected_as_vllm_reads_them() -> None:
+    """Upright, and over white where they are transparent."""
+    half = Image.fromarray(np.array([[[255, 0, 0, 255], [255, 0, 0, 0]]], np.uint8))
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    file = io.BytesIO()
+    half.save(file, "PNG", exif=turned)
+    url = data_url("image/png", file.getvalue())
+    with reading_images() as images:
+        read = asyncio.create_task(ReceivedMedia().fetch_image_async(url))
+        assert np.asarray(await read).tolist() == images[url].tolist()
+    assert images[url].tolist() == [[[255, 0, 0]], [[255, 255, 255]]]
+    await ReceivedMedia().fetch_image_async(data_url("image/png", file.getvalue() + b" "))
+    assert list(images) == [url]
 
 
 async def test_media_go_with_their_request() -> None:
