@@ -45,5 +45,10 @@ FAMILY = Family(
     },
     vllm_models={"OmnistageGlmImagePrior": f"{HERE}.prior_model:GlmImagePrior"},
     pick=pick,
-    tiny={"glm-image": TinyModel(f"{HERE}.checkpoint.tiny:write_tiny_glm_image")},
+    tiny={
+        "glm-image": TinyModel(
+            f"{HERE}.checkpoint.tiny:write_tiny_glm_image",
+            f"{HERE}.checkpoint.real_size:write_real_glm_image",
+        )
+    },
 )

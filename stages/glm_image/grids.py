@@ -35,7 +35,24 @@ def positions_of(start: int, grids: Sequence[Grid]) -> Ints:
     return np.concatenate(places)
 
 
-def prior_ids(ids: Sequence[int], grid: Grid) -> Ints:
+def prompt_positions(is_image: npt.NDArray[np.bool_], grids: Sequence[Grid]) -> tuple[Ints, int]:
+    """Positions [n, 3] of a prompt's ids, and the next one: texts count on, images are grids.
+
+    `is_image`: true for the ids of images, of which each is a run.
+    """
+    places, start, at = [], 0, 0
+    begins = np.flatnonzero(is_image & ~np.concatenate([[False], is_image[:-1]]))
+    for begin, grid in zip(begins, grids, strict=True):
+        words = np.arange(start, start + begin - at)
+        start += len(words)
+        places += [words[:, None].repeat(3, axis=1), positions_of(start, [grid])]
+        start += max(grid)
+        at = begin + grid[0] * grid[1]
+    words = np.arange(start, start + len(is_image) - at)
+    return np.concatenate([*places, words[:, None].repeat(3, axis=1)]), start + len(words)
+
+
+def prior_ids(ids: Sequence[int] | Ints, grid: Grid) -> Ints:
     """The ids of an image as the pipeline takes them: [4 * n], each twice in both directions."""
     whole = np.array(ids, np.int64).reshape(grid)
     return whole.repeat(2, axis=0).repeat(2, axis=1).ravel()

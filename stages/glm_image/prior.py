@@ -3,18 +3,29 @@
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from vllm.platforms import current_platform
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.own_arguments import with_own
+from omnistage.stages.device.devices import device_of
 from omnistage.stages.glm_image.family import PRIOR
-from omnistage.stages.glm_image.grids import prior_ids, sides_of
+from omnistage.stages.glm_image.grids import ID_SIDE, prior_ids, sides_of
 from omnistage.stages.glm_image.prior_model import prior_config
 from omnistage.stages.glm_image.prior_prompt import PriorPrompt, PriorPrompts
+from omnistage.stages.glm_image.sources import (
+    FOLDER,
+    SourceEncoder,
+    SourceIds,
+    fitting,
+    size_after,
+)
 from omnistage.stages.glm_image.step_schema import POSITION, PRIOR_SCHEMA
 from omnistage.stages.messages.arguments import ArgumentsToCome
 from omnistage.stages.messages.edge import Ids, Open, described
@@ -36,12 +47,11 @@ from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.lanes import lane_of
 from omnistage.stages.worker.stage import Opened, StagePorts
 
-FOLDER = "vision_language_encoder"
 NO_WEIGHTS = "its weights are a part of a pipeline's folder, which its engine does not read again"
 ARGUMENT = "prior_token_ids"  # of the pipeline
 SAMPLING = {"temperature": 0.9, "top_p": 0.75}  # as published
 SAMPLED = ("temperature", "top_p", "top_k", "repetition_penalty")
-NO_EDITS = "This graph makes pictures from words only: its first stage reads none to edit."
+IMAGE = "image"  # the field of images to edit
 
 
 class Prior(EngineStage):
@@ -52,6 +62,7 @@ class Prior(EngineStage):
             raise ValueError(f"stage {ports.name} has no edge: nobody takes its ids")
         self._ports = ports
         self._layout = ColumnLayout(PRIOR_SCHEMA.columns)
+        self._encoding = ThreadPoolExecutor(1, "omnistage-sources")  # one request at a time
 
     async def start(self) -> Ready:
         """Load, and make two ids."""
@@ -71,6 +82,10 @@ class Prior(EngineStage):
             stage=ports.name,
             part=ModelPart("model.language_model."),
         )
+        dtype = self._engine.model_config.dtype
+        has_weights = ports.engine.get("load_format") != "dummy"
+        load = partial(SourceEncoder, ports.model, device_of(None), dtype, has_weights=has_weights)
+        self._sources = await asyncio.to_thread(load)
         told = self._engine.model_config.get_diff_sampling_param()
         self._sampling = SAMPLING | {name: told[name] for name in SAMPLED if name in told}
         self._max_model_len: int = self._engine.model_config.max_model_len
@@ -82,7 +97,7 @@ class Prior(EngineStage):
         numbers = itertools.count()
 
         async def answer(length: int, **kind: Any) -> None:
-            prompt = PriorPrompt([0] * max(length, 1), (1, 1), (1, 1))
+            prompt = PriorPrompt.of_ids([0] * max(length, 1), [(1, 1), (1, 1)])
             name, lanes = f"warm-up-{next(numbers)}", range(self._ports.num_lanes)
             made = (self._make(f"{name}-{lane}", prompt, kind, lane) for lane in lanes)
             await asyncio.gather(*made)
@@ -93,37 +108,61 @@ class Prior(EngineStage):
     async def serve(self, opened: Opened) -> None:
         """Announce the request downstream, then make the ids of all its prompts."""
         request_id, request = opened.id, opened.request
-        if request.given_media:
-            raise RequestError(400, NO_EDITS, param="image", code="unsupported_model")
-        texts = request.fields["prompt"]
-        sides = sides_of(request.fields)
-        prompts = [
-            await asyncio.to_thread(self._prompts.of, text, sides)
-            for text in ([texts] if isinstance(texts, str) else texts)
-        ]
+        prompts, media = await asyncio.to_thread(self._read, opened)
         self._check_length(prompts)
-        edges = self._ports.live(request)
-        height, width = sides
+        edit = await self._encoded(prompts)
+        prompts = [one.with_sources(edit.ids) for one in prompts] if edit else prompts
         rows, columns = prompts[0].image
+        given = {} if edit is None else edit.arguments(len(prompts))
         about = ArgumentsToCome(
-            ids={ARGUMENT: [len(prompts), 4 * rows * columns]},
-            values={"height": height, "width": width},
+            ids={name: list(ids.shape) for name, ids in given.items()}
+            | {ARGUMENT: [len(prompts), 4 * rows * columns]},
+            listed=list(given),
+            values={"height": rows * ID_SIDE, "width": columns * ID_SIDE},
         )
+        edges = self._ports.live(request)
+        opening = Chunk(request_id, Open(request, described(about)), 0, media, last=True)
         for edge in edges:
-            edge.open.send(Chunk(request_id, Open(request, described(about)), last=True))
-        made = await self._make_all(request_id, request, prompts)
-        tensors = {"ids": Tensor.from_numpy(made)}
-        for edge in edges:
-            edge.feed.send(Chunk(request_id, Ids(ARGUMENT), 0, tensors, last=True))
+            edge.open.send(opening)
+        given[ARGUMENT] = await self._make_all(request_id, request, prompts)
+        for number, (name, ids) in enumerate(given.items()):
+            tensors, is_last = {"ids": Tensor.from_numpy(ids)}, name == ARGUMENT
+            for edge in edges:
+                edge.feed.send(Chunk(request_id, Ids(name), number, tensors, last=is_last))
+
+    def _read(self, opened: Opened) -> tuple[Sequence[PriorPrompt], Mapping[str, Tensor]]:
+        """Read a request's prompts, and its images as both halves get them."""
+        request = opened.request
+        texts = request.fields["prompt"]
+        texts = [texts] if isinstance(texts, str) else texts
+        images: dict[str, Image.Image] = {}
+        for one in request.given_media:
+            if one.field != IMAGE:
+                message = "This model edits whole images, and takes nothing beside them."
+                raise RequestError(400, message, param=one.field, code="unsupported_parameter")
+            pixels = opened.tensors[one.tensor].numpy()
+            images[one.tensor] = fitting(self._prompts.processor.image_processor, pixels)
+        given = list(images.values())
+        has_size = any(request.fields.get(name) for name in ("height", "width"))
+        sides = size_after(given[0]) if given and not has_size else sides_of(request.fields)
+        prompts = [self._prompts.of(text, sides, given) for text in texts]
+        return prompts, {name: Tensor.from_numpy(np.asarray(i)) for name, i in images.items()}
+
+    async def _encoded(self, prompts: Sequence[PriorPrompt]) -> SourceIds | None:
+        """Encode the images of a request, which all of its prompts have."""
+        sources = prompts[0].sources
+        if sources is None:
+            return None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._encoding, self._sources.ids, sources)
 
     def _check_length(self, prompts: Sequence[PriorPrompt]) -> None:
         for prompt in prompts:
             wanted = len(prompt.ids) + prompt.num_made
             if wanted > self._max_model_len:
-                message = (
-                    f"has {len(prompt.ids)} tokens, and its image {prompt.num_made} with its "
-                    f"draft; together at most {self._max_model_len}"
-                )
+                read, most = len(prompt.ids), self._max_model_len
+                message = f"has {read} tokens with its images, and {wanted - read} are made; "
+                message += f"together at most {most}"
                 raise RequestError(400, message, param="prompt", code="context_length_exceeded")
 
     async def _make_all(
@@ -155,13 +194,13 @@ class Prior(EngineStage):
         headers: Mapping[str, str] | None = None,
     ) -> Sequence[int]:
         """The ids of the prompt's image, once the last of them is there."""
-        places = np.arange(len(prompt.ids))[:, None].repeat(3, axis=1)
+        places, made_places = prompt.positions
         bridge = late_input_options(
             request_id,
             self._layout.pack(len(places), {POSITION: places}),
             first_token_position=len(places),
             ends={POSITION: (0, 0)},
-            fed={POSITION: prompt.made_positions.tolist()},
+            fed={POSITION: made_places.tolist()},
             complete=True,
         )
         params = SamplingParams(
@@ -174,7 +213,7 @@ class Prior(EngineStage):
         )
         take_over(params)
         generated = self._engine.generate(
-            {"prompt_token_ids": list(prompt.ids)},
+            {"prompt_token_ids": prompt.ids.tolist()},
             params,
             request_id,
             trace_headers=headers,

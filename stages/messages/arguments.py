@@ -25,7 +25,8 @@ class ArgumentsToCome(msgspec.Struct, frozen=True):
 
     `rows`: those of hidden states. `ids`: the shapes of those of int64, which follow whole as
     `Ids`. `values`: those that are known. `replaces`: fields of the request which are arguments
-    otherwise, and are not with these. `is_nothing`: no call is to be made.
+    otherwise, and are not with these. `is_nothing`: no call is to be made. `listed`: those of `ids`
+    that the call takes as lists of rows.
     """
 
     rows: dict[str, RowsToCome] = {}
@@ -33,6 +34,7 @@ class ArgumentsToCome(msgspec.Struct, frozen=True):
     values: dict[str, Value] = {}
     replaces: list[str] = []
     is_nothing: bool = False
+    listed: list[str] = []
 
     @property
     def names(self) -> set[str]:

@@ -1,25 +1,32 @@
 """GLM-Image over HTTP: image ids from vLLM, and the image that the pipeline draws from them."""
 
 import asyncio
+import base64
 import os
 import re
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
+from references.omnigen2_drawings import Size, noise
 from support.chaos import victims
-from support.glm_image import make_greedy
-from support.image_requests import ask, bare_pipeline, expected, is_same, pictures_of
+from support.glm_image import edit_arguments, make_greedy
+from support.image_requests import STEPS, ask, bare_pipeline, expected, is_same, pictures_of
 from support.killed_image_stage import check_a_killed_stage
+from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
 from support.waiting import until
 
 from omnistage.stage_configs.pick import GRAPHS
+from omnistage.stages.glm_image.sources import fitting
 
 pytestmark = pytest.mark.engine
 
@@ -61,6 +68,70 @@ async def test_images_of_several_requests_equal_the_whole_pipelines(
             assert is_same(picture, one), prompt
     other = expected(bare_glm, "two cats", 0, width=64, height=96)
     assert not is_same(pictures_of(answers[0])[0], other[0])
+
+
+@dataclass(frozen=True)
+class Edit:
+    """An edit: its images [width, height], and the size of the result if the client says one."""
+
+    prompt: str
+    images: tuple[Size, ...]
+    size: Size | None = None
+    n: int = 1
+
+    @property
+    def given(self) -> list[Image.Image]:
+        return [noise(size, seed) for seed, size in enumerate(self.images)]
+
+    def expected(self, bare: Any, seed: int) -> Any:
+        """The pipeline's images, of arguments that transformers makes."""
+        processor = bare.processor.image_processor
+        images = [fitting(processor, np.asarray(one)) for one in self.given]
+        width, height = self.size or images[0].size
+        arguments = edit_arguments(bare, self.prompt, images, height, width)
+        return expected(bare, self.prompt, seed, num_images_per_prompt=self.n, **arguments)
+
+
+EDITS = (
+    Edit("make it 'blue'", ((64, 96),)),
+    Edit("both in one room", ((64, 96), (96, 64)), (64, 64)),
+    Edit("a hat", ((70, 90),), n=2),
+)
+
+
+async def edit(server: TinyServer, one: Edit, seed: int) -> httpx.Response:
+    files = [("image[]", ("a.png", file_of(image), "image/png")) for image in one.given]
+    form = {"prompt": one.prompt, "seed": seed, "n": one.n, "num_inference_steps": STEPS}
+    if one.size is not None:
+        form["size"] = "{}x{}".format(*one.size)
+    async with httpx.AsyncClient(timeout=120) as client:
+        return await client.post(f"{server.url}/v1/images/edits", data=form, files=files)
+
+
+async def test_edits_alone_and_at_once_equal_the_pipelines(
+    server: TinyServer, bare_glm: Any
+) -> None:
+    alone = await edit(server, EDITS[0], 0)
+    together = await asyncio.gather(*(edit(server, one, seed) for seed, one in enumerate(EDITS)))
+    wanted = [one.expected(bare_glm, seed) for seed, one in enumerate(EDITS)]
+    for answer, images in zip([alone, *together], [wanted[0], *wanted], strict=True):
+        made = pictures_of(answer)
+        assert len(made) == len(images)
+        assert all(map(is_same, made, images))
+
+
+async def test_a_chats_image_is_edited(server: TinyServer, bare_glm: Any) -> None:
+    one = EDITS[0]
+    url = f"data:image/png;base64,{base64.b64encode(file_of(one.given[0])).decode()}"
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": one.prompt}]
+    body = {"messages": [{"role": "user", "content": parts}], "modalities": ["image"]}
+    async with httpx.AsyncClient(timeout=120) as client:
+        asked = {**body, "seed": 0, "num_inference_steps": STEPS}
+        answer = await client.post(f"{server.url}/v1/chat/completions", json=asked)
+    assert answer.status_code == 200, answer.text
+    (drawn,) = answer.json()["choices"][0]["message"]["images"]
+    picture = pixels_of(drawn["image_url"]["url"].partition(",")[2])
+    assert is_same(picture, one.expected(bare_glm, 0)[0])
 
 
 def forwards(server: TinyServer) -> tuple[float, float]:

@@ -60,13 +60,15 @@ class ComingArguments:
         self._missing[name][row, places] = False
 
     def arguments(self, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-        """Rows [texts, longest, size], padded with zeros, and their masks; ids; numbers."""
+        """Rows [texts, longest, size], padded with zeros, and their masks; ids; values."""
         masks = {
             one.mask: self._masks[name] for name, one in self._to_come.rows.items() if one.mask
         }
+        whole = {name: one.to(device) for name, one in (masks | self._ids).items()}
         return {
             **{name: rows.to(device, dtype) for name, rows in self._rows.items()},
-            **{name: one.to(device) for name, one in (masks | self._ids).items()},
+            **whole,
+            **{name: list(whole[name]) for name in self._to_come.listed},
             **self._to_come.values,
         }
 

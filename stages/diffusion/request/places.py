@@ -213,8 +213,10 @@ def places_of(known: Collection[str], takes_several: bool) -> dict[str, MediaPla
     for row in TABLE:
         is_free = row.argument not in taken or row.argument in JOINED
         if row.field not in places and is_free and row.fits(known):
-            is_single = row.argument == row.field == "image" and not takes_several
-            places[row.field] = MediaPlace(row.argument, row.made, 1 if is_single else row.most)
+            made, most = row.made, row.most
+            if row.argument == row.field == "image":
+                made, most = (_listed, most) if takes_several else (made, 1)
+            places[row.field] = MediaPlace(row.argument, made, most)
             taken.add(row.argument)
     return places
 

@@ -26,13 +26,16 @@ from omnistage.stages.checkpoint.tokenizer import byte_characters
 NUM_CODES = 64  # of the codebook: the first ids of the vocabulary, then the marks of an image
 IMAGE_START, IMAGE_END = NUM_CODES, NUM_CODES + 1
 FIRST_BYTE = IMAGE_END + 1
+IMAGE = FIRST_BYTE + 256  # what stands for an id of an image to edit
 TAGS = {"image_token": "<|image|>", "grid_bos_token": "<sop>", "grid_eos_token": "<eop>"}
 PAD, ROLES = "<|endoftext|>", ("<|user|>", "<|assistant|>")
 VOCABULARY = 384
+SIZES = {"shortest_edge": 32**2, "longest_edge": 2048**2}  # pixels of an image to edit
 TEMPLATE = """\
 {%- for message in messages -%}<|{{ message.role }}|>
 {% for part in message.content -%}
-{%- if part.type == 'image' -%}<|image|>{%- else -%}{{ part.text }}{%- endif -%}
+{%- if part.type == 'image' -%}<|dit_token_64|><|image|><|dit_token_65|>
+{%- else -%}{{ part.text }}{%- endif -%}
 {%- endfor -%}{%- endfor -%}"""
 
 
@@ -58,12 +61,12 @@ def make_tiny_glm_image(seed: int = 0) -> GlmImagePipeline:
 
 def make_processor() -> GlmImageProcessor:
     """A token a byte behind the image's ids, and the tags of sizes."""
-    images = {f"<|dit_token_{number}|>": number for number in range(FIRST_BYTE)}
+    codes = {f"<|dit_token_{number}|>": number for number in range(FIRST_BYTE)}
     bytes_ = {character: FIRST_BYTE + byte for byte, character in byte_characters().items()}
-    tokenizer = Tokenizer(models.BPE(vocab=images | bytes_, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab=codes | bytes_, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    specials = (*images, *TAGS.values(), PAD, *ROLES)
+    specials = (*codes, *TAGS.values(), PAD, *ROLES)
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in specials]
     )
@@ -75,7 +78,8 @@ def make_processor() -> GlmImageProcessor:
         extra_special_tokens=TAGS,
         padding_side="left",
     )
-    return GlmImageProcessor(GlmImageImageProcessor(), fast, chat_template=TEMPLATE)
+    images = GlmImageImageProcessor(patch_size=16, temporal_patch_size=1, merge_size=1, size=SIZES)
+    return GlmImageProcessor(images, fast, chat_template=TEMPLATE)
 
 
 def _prior() -> GlmImageForConditionalGeneration:
@@ -106,7 +110,7 @@ def _prior() -> GlmImageForConditionalGeneration:
         },
         vision_config={"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64},
         vq_config={"embed_dim": 32, "num_embeddings": NUM_CODES, "latent_channels": 32},
-        image_token_id=VOCABULARY - 2,
+        image_token_id=IMAGE,
         image_start_token_id=IMAGE_START,
         image_end_token_id=IMAGE_END,
     )

@@ -6,7 +6,7 @@ import torch
 from diffusers import GlmImagePipeline
 
 from omnistage.stages.glm_image.blank import blank_ids
-from omnistage.stages.glm_image.grids import positions_of, prior_ids, sides_of
+from omnistage.stages.glm_image.grids import positions_of, prior_ids, prompt_positions, sides_of
 
 
 def test_a_grid_begins_behind_the_greatest_position_of_the_one_before() -> None:
@@ -23,6 +23,15 @@ def test_a_grid_begins_behind_the_greatest_position_of_the_one_before() -> None:
 
 def test_a_draft_without_rows_takes_its_columns_places() -> None:
     assert positions_of(5, [(0, 3), (1, 1)]).tolist() == [[8, 8, 8]]
+
+
+def test_ids_of_images_in_a_prompt_stand_in_their_grid_and_words_count_on() -> None:
+    is_image = np.array([False, True, True, True, False, True, False])
+    positions, following = prompt_positions(is_image, [(1, 3), (1, 1)])
+    rows = [[0, 0, 0], [1, 1, 1], [1, 1, 2], [1, 1, 3], [4, 4, 4], [5, 5, 5], [6, 6, 6]]
+    assert (positions.tolist(), following) == (rows, 7)
+    positions, following = prompt_positions(np.zeros(2, bool), [])
+    assert (positions.tolist(), following) == ([[0, 0, 0], [1, 1, 1]], 2)
 
 
 @pytest.mark.parametrize("grid", [(1, 1), (2, 3), (4, 2)])

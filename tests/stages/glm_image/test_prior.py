@@ -1,17 +1,21 @@
 """The stage of image ids against transformers' loop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 import torch
+from PIL import Image
+from references.omnigen2_drawings import noise
 from support.feeding_stage import feeding_stage
-from support.glm_image import make_greedy, reference_ids
+from support.glm_image import edit_arguments, make_greedy, reference_ids
 from support.image_requests import bare_pipeline
 
+from omnistage.connectors.chunk import Tensor
 from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
@@ -45,12 +49,18 @@ class Harness:
         self._announced: dict[str, ComingArguments] = {}
 
     async def arguments(
-        self, name: str, body: Mapping[str, Any], seed: int | None = None
+        self,
+        name: str,
+        body: Mapping[str, Any],
+        seed: int | None = None,
+        images: Sequence[Image.Image] = (),
+        field: str = "image",
     ) -> dict[str, Any]:
         """Serve one request; what its pipeline would be given."""
-        await self.stage.serve(
-            Opened(name, Request(Draw(dict(body)), ["image"], ["prior", "dit"], seed=seed))
-        )
+        tensors = {f"{n}": Tensor.from_numpy(np.asarray(one)) for n, one in enumerate(images)}
+        draw = Draw(dict(body), [GivenMedium(field, one) for one in tensors])
+        request = Request(draw, ["image"], ["prior", "dit"], seed=seed)
+        await self.stage.serve(Opened(name, request, tensors=tensors))
         self._look()
         coming = self._announced.pop(name)
         assert coming.is_complete
@@ -157,7 +167,7 @@ async def test_the_place_of_cancelled_requests_is_given_to_the_next(
         ({"prompt": "a cat<sop>1 1<eop>"}, "prompt", "has '<eop>', which only the model's own"),
         ({"prompt": ["a", "b<|image|>"]}, "prompt", r"has '<\|image\|>', which only"),
         ({"prompt": "x<|dit_token_64|>"}, "prompt", "which only the model's own processor writes"),
-        ({"height": 2048}, "prompt", "its image 2290 with its draft; together at most 2048"),
+        ({"height": 2048}, "prompt", "and 2290 are made; together at most 2048"),
         ({"prompt": "x" * 2000}, "prompt", "has 20.. tokens"),
     ],
     ids=["height", "width", "size tag", "image", "start", "image too large", "prompt too long"],
@@ -171,9 +181,54 @@ async def test_what_cannot_be_made_is_refused_by_its_field(
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
-async def test_an_edit_is_refused(greedy: Harness) -> None:
-    draw = Draw({"prompt": "a"}, [GivenMedium("image", "image0")])
-    request = Request(draw, ["image"], ["prior", "dit"])
-    with pytest.raises(RequestError, match="makes pictures from words only") as refused:
-        await greedy.stage.serve(Opened("edit", request))
-    assert (refused.value.status, refused.value.param) == (400, "image")
+async def test_ids_of_edits_equal_transformers(greedy: Harness, bare: Any) -> None:
+    asked = [
+        (PROMPT, [noise((64, 96), 0)], 64, 96),
+        ("both " * 6, [noise((64, 96), 0), noise((96, 64), 1)], 96, 64),
+        ("a", [noise((160, 96), 2)], 32, 32),
+    ]
+    made = await asyncio.gather(
+        *(
+            greedy.arguments(f"edit-{n}", {"prompt": p, "height": h, "width": w}, images=images)
+            for n, (p, images, h, w) in enumerate(asked)
+        )
+    )
+    for arguments, one in zip(made, asked, strict=True):
+        wanted = edit_arguments(bare, *one)
+        assert wanted.pop("image")
+        assert arguments.keys() == wanted.keys()
+        for name, value in wanted.items():
+            assert str(arguments[name]) == str(value), name
+    assert len({str(one["prior_token_image_ids"]) for one in made}) == len(asked)
+
+
+async def test_an_edit_of_several_prompts_has_images_in_each_row(
+    greedy: Harness, bare: Any
+) -> None:
+    image, prompts = noise((64, 64), 3), ["a", "b"]
+    body = {"prompt": prompts, "height": 64, "width": 64}
+    arguments = await greedy.arguments("edits", body, images=[image])
+    for row, prompt in enumerate(prompts):
+        wanted = edit_arguments(bare, prompt, [image], 64, 64)
+        assert arguments["prior_token_ids"][row].tolist() == wanted["prior_token_ids"][0].tolist()
+        for name in ("prior_token_image_ids", "source_image_grid_thw"):
+            assert arguments[name][row].tolist() == wanted[name][0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("field", "size", "message"),
+    [
+        ("mask", (64, 64), "takes nothing beside them"),
+        ("control_image", (64, 64), "takes nothing beside them"),
+        ("image", (640, 100), "aspect ratio"),
+        ("image", (8, 8), "must be larger"),
+    ],
+    ids=["mask", "control", "narrow", "small"],
+)
+async def test_what_cannot_be_edited_is_refused(
+    field: str, size: tuple[int, int], message: str, greedy: Harness
+) -> None:
+    body = {"prompt": "a", "height": 64, "width": 64}
+    with pytest.raises(RequestError, match=message) as refused:
+        await greedy.arguments("refused", body, images=[noise(size, 0)], field=field)
+    assert (refused.value.status, refused.value.param) == (400, field)
