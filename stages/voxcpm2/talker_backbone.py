@@ -16,16 +16,6 @@ from vllm.model_executor.models.llama import LlamaMLP
 from omnistage.stages.voxcpm2.minicpm import rotated, rotations
 from omnistage.stages.voxcpm2.settings import LayersConfig, VoxCPM2Settings
 
-Part = str | int | None
-# A checkpoint's names, and the parts of vLLM's joined weights that they are.
-JOINED: dict[str, tuple[str, Part]] = {
-    "q_proj": ("qkv_proj", "q"),
-    "k_proj": ("qkv_proj", "k"),
-    "v_proj": ("qkv_proj", "v"),
-    "gate_proj": ("gate_up_proj", 0),
-    "up_proj": ("gate_up_proj", 1),
-}
-
 
 class TalkerAttention(nn.Module):
     """Causal attention over vLLM's cache."""
@@ -176,10 +166,3 @@ class TalkerBackbone(nn.Module):
         audio = torch.where(is_audio, inputs, 0.0)
         fused = self.fusion_concat_proj(torch.cat([hidden, audio], dim=-1))
         return torch.cat([hidden, self.residual_lm(positions, fused)], dim=-1)
-
-
-def joined_name(name: str) -> tuple[str, Part]:
-    """A weight of a checkpoint by vLLM's name, and which part of a joined one it is."""
-    owner, layer, kind = name.rsplit(".", 2)
-    joined, part = JOINED.get(layer, (layer, None))
-    return f"{owner}.{joined}.{kind}", part

@@ -24,7 +24,7 @@ from vllm.model_executor.models.utils import maybe_prefix
 from omnistage.stages.speech.columns import TEXT
 from omnistage.stages.speech.frame_talker import is_recorded
 from omnistage.stages.vllm.models.nan_watch import NanWatch
-from omnistage.stages.vllm.models.shards import take_weight
+from omnistage.stages.vllm.models.shards import Part, joined_name, take_weight
 from omnistage.stages.vllm.step import step
 from omnistage.stages.vllm.step.step import StartedRequest
 from omnistage.stages.vllm.step.step_schema import NO_FLOAT_FRAME
@@ -42,7 +42,7 @@ from omnistage.stages.voxcpm2.step_schema import (
     SCHEMA,
     STOP,
 )
-from omnistage.stages.voxcpm2.talker_backbone import Part, TalkerBackbone, joined_name
+from omnistage.stages.voxcpm2.talker_backbone import TalkerBackbone
 
 NEVER = float("-inf")
 UNLIKELY = -1e4  # of ids that are taken only if END is forbidden
@@ -216,9 +216,6 @@ class VoxCPM2Talker(nn.Module):
             parameter: Any = parameters.get(name)
             if parameter is None:
                 continue
-            if part is None:
-                take_weight(parameter, weight)
-            else:
-                parameter.weight_loader(parameter, weight, part)
+            take_weight(parameter, weight, part)
             loaded.add(name)
         return loaded
