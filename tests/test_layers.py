@@ -97,6 +97,7 @@ SHARED: Table = {
     "device": ("worker",),
     "vocoder": ("device", "messages", "worker"),
     "checkpoint": (),
+    "lumina2": (),
     "reference": ("messages",),
     "vllm": ("device", "messages", "worker"),
     "speech": ("device", "messages", "vllm", "worker"),

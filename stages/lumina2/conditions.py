@@ -1,4 +1,4 @@
-"""Conditions of OmniGen2's denoiser: texts, and images to refer to."""
+"""Conditions of a denoiser: texts, and images to refer to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from omnistage.stages.omnigen2.positions import Size
+from omnistage.stages.lumina2.positions import Size
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Positions of tokens in OmniGen2's denoiser, and the rotations that they are.
+"""Positions of tokens in such denoisers, and the rotations that they are.
 
 A token has three: of what it belongs to, of its row and of its column. Texts have their number in
 all three. An image's first is that of the text's end, or the greatest behind the image before it.
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 THETA = 10_000.0
+MAX_REFERENCES = 5  # images that an image may be made of
 Size = tuple[int, int]  # rows and columns of an image's tokens
 
 

@@ -20,14 +20,14 @@ from diffusers.models.transformers.transformer_lumina2 import (
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from omnistage.stages.omnigen2.positions import (
+from omnistage.stages.lumina2.positions import (
+    MAX_REFERENCES,
     Size,
     after,
     image_positions,
     rotations,
     text_positions,
 )
-from omnistage.stages.omnigen2.prompt import MAX_REFERENCES
 
 TIME_WIDTH = 256
 
@@ -107,17 +107,24 @@ class OmniGen2Transformer2DModel(ModelMixin, ConfigMixin, PeftAdapterMixin):
         encoder_attention_mask: torch.Tensor,
         references: torch.Tensor,
         reference_sizes: Sequence[Sequence[Size]],
+        context: torch.Tensor | None = None,
+        context_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the velocity, [batch, channels, height, width] as `hidden_states` are.
 
         `timestep` [batch]: 0 is noise. `encoder_hidden_states` [batch, length, size] of texts, with
         their mask [batch, length]. `references` [batch, n, patch]: patches of the latents of all
-        images of a row, whose sizes in patches are in `reference_sizes`; n may be 0.
+        images of a row, whose sizes in patches are in `reference_sizes`; n may be 0. `context`
+        [batch, m, hidden_size] stands behind a text, where its mask [batch, m] says so.
         """
         height, width = (side // self.config.patch_size for side in hidden_states.shape[2:])
         device, axes = hidden_states.device, self.config.axes_dim_rope
         time, text = self.time_caption_embed(hidden_states, timestep, encoder_hidden_states)
         mask = encoder_attention_mask.bool()
+        if context is not None and context_mask is not None:
+            text, mask = moved_together(
+                torch.cat([text, context], dim=1), torch.cat([mask, context_mask.bool()], dim=1)
+            )
         text_rotations = rotations(text_positions(text.shape[1], device), axes)[None]
         for block in self.context_refiner:
             text = block(text, mask, text_rotations)
@@ -175,3 +182,9 @@ class OmniGen2Transformer2DModel(ModelMixin, ConfigMixin, PeftAdapterMixin):
         side = self.config.patch_size
         cut = tokens.unflatten(2, (side, side, -1)).unflatten(1, (height, width))
         return cut.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
+
+
+def moved_together(tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return tokens [batch, n, size] and their mask [batch, n] with what is masked at the end."""
+    order = (~mask).long().argsort(dim=1, stable=True)
+    return tokens.gather(1, order[..., None].expand_as(tokens)), mask.gather(1, order)

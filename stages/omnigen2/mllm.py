@@ -9,6 +9,7 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.kinds import Payload
+from omnistage.stages.lumina2.positions import MAX_REFERENCES
 from omnistage.stages.messages.arguments import ArgumentsToCome
 from omnistage.stages.messages.body import Chat, Detokenize, Draw, GivenMedium, Tokenize
 from omnistage.stages.messages.edge import Open, described
@@ -24,7 +25,7 @@ from omnistage.stages.omnigen2.encoded import (
     image_urls,
     last_text,
 )
-from omnistage.stages.omnigen2.prompt import MAX_REFERENCES, PICTURE, token_ids
+from omnistage.stages.omnigen2.prompt import PICTURE, token_ids
 from omnistage.stages.vllm.answers.chat import ChatServing
 from omnistage.stages.vllm.answers.followers import wait_for_room
 from omnistage.stages.vllm.answers.rendered import RenderedLLM

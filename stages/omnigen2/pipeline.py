@@ -5,25 +5,25 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from diffusers import AutoencoderKL, DiffusionPipeline, FlowMatchEulerDiscreteScheduler
-from diffusers.image_processor import VaeImageProcessor
+from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler
 from diffusers.pipelines.pipeline_utils import ImagePipelineOutput
 from diffusers.utils.torch_utils import randn_tensor
 from PIL import Image
 from torch.nn.functional import interpolate
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
-from omnistage.stages.omnigen2.conditions import EncodedTexts, References
-from omnistage.stages.omnigen2.prompt import MAX_LENGTH, MAX_REFERENCES, token_ids
-from omnistage.stages.omnigen2.transformer import OmniGen2Transformer2DModel
+from omnistage.stages.lumina2.conditions import EncodedTexts, References
+from omnistage.stages.lumina2.flow import FlowPipeline
+from omnistage.stages.lumina2.positions import MAX_REFERENCES
+from omnistage.stages.lumina2.transformer import OmniGen2Transformer2DModel
+from omnistage.stages.omnigen2.prompt import MAX_LENGTH, token_ids
 
 MAX_PIXELS = 1024 * 1024  # of an image to refer to, and of one that is denoised
 MAX_SIDE = 1024  # of an image to refer to
-SQUARE_SIDE = 40  # latents of the side of an image whose schedule is not shifted
 WITH_WEIGHTS = frozenset({"transformer", "vae", "mllm"})
 
 
-class OmniGen2Pipeline(DiffusionPipeline):
+class OmniGen2Pipeline(FlowPipeline):
     """Encodes words by a language model that sees, and denoises with images beside them.
 
     The language model reads the words alone: images to refer to are latents of the denoiser's.
@@ -48,10 +48,7 @@ class OmniGen2Pipeline(DiffusionPipeline):
         self.register_modules(
             transformer=transformer, vae=vae, scheduler=scheduler, mllm=mllm, processor=processor
         )
-        self.vae_scale_factor: int = 2 ** (len(vae.config.block_out_channels) - 1)
-        self.side_multiple: int = self.vae_scale_factor * transformer.config.patch_size
-        self.default_sample_size = 128
-        self.image_processor = VaeImageProcessor(vae_scale_factor=self.side_multiple)
+        self.set_sizes(transformer.config.patch_size)
 
     @classmethod
     def from_pretrained(
@@ -93,10 +90,7 @@ class OmniGen2Pipeline(DiffusionPipeline):
         all. `prompt_embeds` [prompts, length, size] are hidden states of `prompt`, with a mask
         [prompts, length]. Raises ValueError for sizes and references that cannot be.
         """
-        is_uneven = height is not None and height % self.side_multiple
-        if is_uneven or (width is not None and width % self.side_multiple):
-            message = f"{width} x {height}: sides must be multiples of {self.side_multiple}"
-            raise ValueError(message)
+        self.check_sides(height, width)
         texts = self._texts(prompt, prompt_embeds, prompt_attention_mask, max_sequence_length)
         count = len(texts.mask)
         others = None
@@ -116,13 +110,12 @@ class OmniGen2Pipeline(DiffusionPipeline):
         default = self.default_sample_size * self.vae_scale_factor
         wanted = (height or default, width or default)
         latents = self._noise(wanted, texts, generator)
-        made = self._denoised(
-            latents,
-            (texts, others),
-            references,
-            (guidance_scale, image_guidance_scale if references.sizes else 1.0),
-            num_inference_steps,
-        )
+        scales = guidance_scale, image_guidance_scale if references.sizes else 1.0
+
+        def velocity(noisy: torch.Tensor, time: float) -> torch.Tensor:
+            return self._velocity(noisy, time, (texts, others), references, scales)
+
+        made = self._denoised(latents, num_inference_steps, velocity)
         image = interpolate(self._decoded(made), size=wanted, mode="bilinear")
         return ImagePipelineOutput(self.image_processor.postprocess(image, output_type))
 
@@ -202,27 +195,6 @@ class OmniGen2Pipeline(DiffusionPipeline):
         shape = (len(texts.mask), self.transformer.config.in_channels, height, width)
         return randn_tensor(shape, generator, self._execution_device, texts.states.dtype)
 
-    def _denoised(
-        self,
-        latents: torch.Tensor,
-        texts: tuple[EncodedTexts, EncodedTexts | None],
-        references: References,
-        scales: tuple[float, float],
-        num_steps: int,
-    ) -> torch.Tensor:
-        """Return latents without noise; time goes from 0, which is noise, to 1."""
-        times = torch.arange(num_steps, dtype=torch.float64) / num_steps
-        if self.scheduler.config.get("dynamic_time_shift", True):
-            shift = (latents.shape[2] * latents.shape[3]) ** 0.5 / SQUARE_SIDE
-            times = times / (shift - shift * times + times)
-        self.scheduler.set_timesteps(sigmas=(1 - times).tolist(), device=latents.device)
-        steps = zip(times.tolist(), self.scheduler.timesteps, strict=True)
-        for time, timestep in self.progress_bar(list(steps)):
-            velocity = self._velocity(latents, time, texts, references, scales)
-            latents = self.scheduler.step(-velocity, timestep, latents, return_dict=False)[0]
-            latents = latents.to(self.vae.dtype)
-        return latents
-
     def _velocity(
         self,
         latents: torch.Tensor,
@@ -255,10 +227,3 @@ class OmniGen2Pipeline(DiffusionPipeline):
             return empty + by_text * (predicted(given, references) - empty)
         full, seen = predicted(given.above(none), references).chunk(2)
         return empty + by_image * (seen - empty) + by_text * (full - seen)
-
-    def _decoded(self, latents: torch.Tensor) -> torch.Tensor:
-        """Return pixels [batch, 3, height, width] from -1 to 1."""
-        config = self.vae.config
-        latents = latents / (config.scaling_factor or 1) + (config.shift_factor or 0)
-        pixels: torch.Tensor = self.vae.decode(latents, return_dict=False)[0]
-        return pixels

@@ -5,7 +5,6 @@ from typing import Any
 SYSTEM = (
     "You are a helpful assistant that generates high-quality images based on user instructions."
 )
-MAX_REFERENCES = 5  # images that a picture may be made of
 MAX_LENGTH = 1024  # tokens of a text in its conversation, as the published scripts cut it
 PICTURE = "<|img|>"  # the token with which an answer begins that is a picture
 

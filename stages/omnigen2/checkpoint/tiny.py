@@ -9,8 +9,8 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from omnistage.stages.checkpoint.files import generation_config, write_json, write_tokenizer
 from omnistage.stages.checkpoint.tokenizer import SPECIAL_TOKENS, TinyTokenizer, byte_tokenizer
+from omnistage.stages.lumina2.transformer import OmniGen2Transformer2DModel
 from omnistage.stages.omnigen2.prompt import PICTURE
-from omnistage.stages.omnigen2.transformer import OmniGen2Transformer2DModel
 
 TEXT_SIZE = 64  # two heads of 32: vLLM's attention on a CPU knows none smaller
 PATCH = 14  # pixels of the side of what the language model sees as one patch

@@ -7,8 +7,8 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from omnistage.stages.diffusion.loading.loading import LoadOptions
+from omnistage.stages.lumina2.transformer import OmniGen2Transformer2DModel
 from omnistage.stages.omnigen2.pipeline import OmniGen2Pipeline
-from omnistage.stages.omnigen2.transformer import OmniGen2Transformer2DModel
 
 CLASS = f"{OmniGen2Pipeline.__module__}.OmniGen2Pipeline"
 
