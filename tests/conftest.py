@@ -174,6 +174,15 @@ def tiny_omnigen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_mammothmoda2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from omnistage.stages.mammothmoda2.checkpoint.tiny import write_tiny_mammothmoda2
+
+    folder = tmp_path_factory.mktemp("tiny") / "mammothmoda2"
+    write_tiny_mammothmoda2(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_bagel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one tiny BAGEL."""
     from omnistage.stages.bagel.checkpoint.tiny import write_tiny_bagel

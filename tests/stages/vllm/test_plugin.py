@@ -11,6 +11,7 @@ from omnistage.stages.vllm.plugin import register_models
 OURS = {
     "OmnistageQwenTextEncoder",
     "OmnistageGlmImagePrior",
+    "OmnistageMammothModa2ImageIds",
     "OmnistageQwen2_5OmniTalker",
     "OmnistageQwen2_5OmniThinker",
     "OmnistageQwen3OmniTalker",

@@ -1,0 +1,163 @@
+"""MammothModa2 over HTTP: images of words, as its own code makes them of the likeliest ids."""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from references.mammothmoda2_drawings import DRAWINGS, STEPS, Drawing
+from support.chaos import ready_again, victims
+from support.image_requests import ask, is_same, pictures_of
+from support.killed_image_stage import check_a_killed_stage
+from support.mammothmoda2 import Recorded, recorded
+from support.pictures import png
+from support.reported_steps import check_every_step_is_reported
+from support.server import TinyServer, running_server
+from support.waiting import until
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def published(tiny_mammothmoda2: Path) -> Recorded:
+    return recorded(tiny_mammothmoda2)
+
+
+@pytest.fixture(scope="module")
+def server(
+    tiny_mammothmoda2: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TinyServer]:
+    """Its name makes sure that nothing is left of each test's requests."""
+    log = tmp_path_factory.mktemp("mammothmoda2") / "log"
+    with running_server(str(tiny_mammothmoda2), log) as running:
+        yield running
+
+
+async def draw(server: TinyServer, drawing: Drawing) -> httpx.Response:
+    size = "{}x{}".format(*drawing.size)
+    return await ask(server, drawing.prompt, drawing.seed, size=size, **drawing.arguments)
+
+
+async def test_images_alone_and_at_once_equal_the_published_code(
+    server: TinyServer, published: Recorded
+) -> None:
+    """Their texts and sizes differ; an image has a pair of halves, and its negative text none."""
+    alone = [await draw(server, one) for one in DRAWINGS]
+    together = await asyncio.gather(*(draw(server, one) for one in DRAWINGS))
+    for answer, drawing in zip([*alone, *together], 2 * DRAWINGS, strict=True):
+        (picture,) = pictures_of(answer)
+        assert is_same(picture, published.of(drawing.prompt, "image")), drawing
+    assert not is_same(pictures_of(alone[1])[0], published.of("a cat", "image"))
+
+
+async def test_several_prompts_and_images_of_a_request_are_made(
+    server: TinyServer, published: Recorded
+) -> None:
+    made = pictures_of(await ask(server, "a cat", 1, n=2))
+    assert len(made) == 2
+    assert is_same(made[0], published.of("a cat", "image"))
+
+
+def forwards(server: TinyServer) -> tuple[float, float]:
+    """How many forwards of the denoiser there were, and for how many requests, all added up."""
+    page = httpx.get(f"{server.url}/metrics").text
+    found = re.findall(
+        r"^omnistage_denoising_batch_requests_(count|sum)\S* (\S+)$", page, re.MULTILINE
+    )
+    values = {name: float(value) for name, value in found}
+    return values.get("count", 0), values.get("sum", 0)
+
+
+async def test_requests_with_texts_of_several_lengths_share_forwards(server: TinyServer) -> None:
+    num_steps = 60
+    count, total = forwards(server)
+    prompts = ["a cat", "a red fox", "two cats and a fox in the snow"]
+    asked = (ask(server, prompt, 7, num_inference_steps=num_steps) for prompt in prompts)
+    for answer in await asyncio.gather(*asked):
+        pictures_of(answer)
+    alone = len(prompts) * num_steps
+    # A stage sends its metrics once a second.
+    await until(lambda: forwards(server)[1] - total >= alone)
+    now, requests = forwards(server)
+    assert requests - total == alone
+    assert now - count < alone
+
+
+async def test_only_steps_of_the_image_are_progress(server: TinyServer) -> None:
+    await check_every_step_is_reported(server)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"size": "80x64"}, "size", "width is 80; this model's sides are multiples of 32"),
+        ({"size": "64x48"}, "size", "height is 48; this model's sides are multiples of 32"),
+        ({"prompt": "a<|image start|>"}, "prompt", "has '<|image start|>', which only"),
+        ({"negative_prompt": "<|im_end|>"}, "negative_prompt", "has '<|im_end|>', which only"),
+        ({"prompt": "x" * 2000}, "prompt", "together at most 2048"),
+        ({"negative_prompt": "x" * 2000}, "negative_prompt", "together at most 2048"),
+    ],
+    ids=["width", "height", "mark", "mark in a negative", "long", "long negative"],
+)
+async def test_what_cannot_be_made_is_refused(
+    fields: dict[str, str], param: str, message: str, server: TinyServer
+) -> None:
+    answer = await ask(server, fields.pop("prompt", "a cat"), 1, **fields)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert message in error["message"]
+
+
+async def test_clients_that_hang_up_at_any_moment_leave_nothing(
+    server: TinyServer, published: Recorded
+) -> None:
+    async def hang_up(number: int) -> None:
+        asking = asyncio.create_task(ask(server, "a cat", number, size="128x128"))
+        await asyncio.sleep(number / 10)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    await asyncio.gather(*(hang_up(number) for number in range(10)))
+    (picture,) = pictures_of(await ask(server, "a cat", 1, num_inference_steps=STEPS))
+    assert is_same(picture, published.of("a cat", "image"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "role"),
+    [("image_ids", "engine"), pytest.param("dit", "worker", marks=pytest.mark.repeat)],
+)
+async def test_a_killed_stage_is_its_requests_error_and_starts_again(
+    stage: str, role: str, server: TinyServer, published: Recorded
+) -> None:
+    await check_a_killed_stage(server, stage, role, published)
+
+
+@pytest.mark.repeat
+async def test_a_language_model_killed_while_it_makes_ids_is_its_requests_error(
+    server: TinyServer, published: Recorded
+) -> None:
+    await ready_again(server)
+    engine = next(v for v in victims(server) if (v.stage, v.role) == ("image_ids", "engine"))
+    os.kill(engine.pid, signal.SIGSTOP)  # no id is made before it dies
+    asking = asyncio.create_task(ask(server, "a cat", 1))
+    await until(lambda: server.health()["image_ids"]["running"] == 1)
+    os.kill(engine.pid, signal.SIGKILL)
+    answer = await asking
+    assert answer.status_code == 503
+    assert "image_ids" in answer.json()["error"]["message"]
+    await ready_again(server)
+    (picture,) = pictures_of(await ask(server, "a cat", 1))
+    assert is_same(picture, published.of("a cat", "image"))
+
+
+async def test_an_edit_is_refused(server: TinyServer) -> None:
+    files = {"image": ("a.png", png(64, 64), "image/png")}
+    async with httpx.AsyncClient(timeout=60) as client:
+        url = f"{server.url}/v1/images/edits"
+        answer = await client.post(url, data={"prompt": "make it blue"}, files=files)
+    assert answer.status_code == 400
+    assert "edit" in answer.json()["error"]["message"]
