@@ -20,7 +20,8 @@ from omnistage.stages.diffusion.request.outputs import pictures_of
 pytestmark = pytest.mark.engine
 
 STEPS = {"num_inference_steps": 2}
-NAMES = ("qwen-controlnet", "flux-fill", "layered", "edit-plus")
+# The others of GIVEN: tests/stages/diffusion/request/test_stage_media.py.
+NAMES = ("qwen-controlnet", "flux-fill")
 PNG = "image/png"
 
 
@@ -68,6 +69,3 @@ def test_media_of_a_request_make_what_the_bare_pipeline_makes(name: str, tmp_pat
     difference = made.astype(int) - np.stack(pictures_of(wanted, 1))
     assert np.abs(difference).max() <= 1
     assert made.std() > 1
-    if name == "layered":
-        assert [one["layer"] for one in data] == [0, 1, 2, 3]
-        assert made.shape[-1] == 4

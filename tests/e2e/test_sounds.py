@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from diffusers import (
-    Kandinsky6TI2VAPipeline,
     LTX2ConditionPipeline,
     LTX2ImageToVideoPipeline,
     LTX2Pipeline,
@@ -26,7 +25,7 @@ from support.pictures import file_of
 from support.prompts import data_url
 from support.sounds import wav_of
 from support.tiny_pipelines import quiet
-from support.tiny_pipelines.films import FILM_RATE, GUIDED, KANDINSKY_RATE
+from support.tiny_pipelines.films import FILM_RATE, GUIDED
 from support.tiny_pipelines.sounds import RATE, make_sound
 
 from omnistage.server.media.mp4 import encode
@@ -52,7 +51,7 @@ class Case:
     made: Any = None
 
 
-LYRICS = {"lyrics": "[verse]\nla la"}
+# Other pipelines: tests/stages/diffusion/request/test_audio_pipelines.py.
 CASES: Mapping[str, Mapping[str, Case]] = {
     "stable-audio-3": {
         "words": Case({}, {"duration": 0.5}),
@@ -67,7 +66,6 @@ CASES: Mapping[str, Mapping[str, Case]] = {
             StableAudio3InpaintPipeline,
         ),
     },
-    "ace-step": {"lyrics": Case(LYRICS, {"audio_duration": 0.5, **LYRICS})},
 }
 
 
@@ -146,6 +144,7 @@ def condition(pixels: Any, index: int) -> LTX2VideoCondition:
 
 
 WORDS, IMAGE, ENDS = "", "input_reference", "input_reference last_image"
+# Another: tests/stages/diffusion/request/test_films.py.
 FILMS: Mapping[str, Film] = {
     "ltx2": Film(
         {"call_defaults": GUIDED},
@@ -158,15 +157,6 @@ FILMS: Mapping[str, Film] = {
                 LTX2ConditionPipeline,
                 {"conditions": [condition(FIRST, 0), condition(LAST, -1)]},
             ),
-        },
-    ),
-    "kandinsky-6": Film(
-        {},
-        "mono",
-        KANDINSKY_RATE,
-        {
-            WORDS: (Kandinsky6TI2VAPipeline, {}),
-            IMAGE: (Kandinsky6TI2VAPipeline, {"image": Image.fromarray(FIRST)}),
         },
     ),
 }

@@ -15,6 +15,7 @@ from support.tiny_pipelines import quiet
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.diffusion.request.outputs import pictures_of
 from omnistage.stages.messages.body import Draw, GivenMedium
+from omnistage.stages.messages.to_gateway import ImagePixels
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened
@@ -55,6 +56,10 @@ async def test_media_reach_the_pipeline_as_its_own_arguments(name: str, tmp_path
         assert np.abs(outputs.pixels(str(seed)) - wanted).max() <= 1
     made = {outputs.pixels(str(seed)).tobytes() for seed in seeds}
     assert len(made) == len(seeds)
+    sent = [one.message for one in outputs.chunks["0"] if isinstance(one.message, ImagePixels)]
+    is_layered = name == "layered"
+    assert [one.layer for one in sent] == (list(range(4)) if is_layered else [None] * len(sent))
+    assert outputs.pixels("0").shape[-1] == (4 if is_layered else 3)
 
 
 async def test_what_a_pipeline_has_no_place_for_is_a_400(tmp_path: Path) -> None:
