@@ -114,4 +114,9 @@ async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     server: TinyServer, tiny_bagel: Path
 ) -> None:
     bare = BagelPipeline.from_pretrained(tiny_bagel)
-    await check_a_killed_stage(server, "dit", "worker", bare)
+
+    async def draw_many(seed: int) -> httpx.Response:
+        """Ask for what takes minutes: it makes no large images."""
+        return await ask(server, "a cat", seed, n=10, num_inference_steps=1000)
+
+    await check_a_killed_stage(server, "dit", "worker", bare, send=draw_many)

@@ -23,6 +23,7 @@ from support.killed_image_stage import check_a_killed_stage
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
+from support.snapshots import reported_page
 from support.waiting import until
 
 from omnistage.stage_configs.pick import GRAPHS
@@ -135,8 +136,8 @@ async def test_a_chats_image_is_edited(server: TinyServer, bare_glm: Any) -> Non
 
 
 def forwards(server: TinyServer) -> tuple[float, float]:
-    """How many forwards of the denoiser there were, and for how many requests, all added up."""
-    page = httpx.get(f"{server.url}/metrics").text
+    """Return how many forwards the denoiser made, and for how many requests, all added up."""
+    page = reported_page(server)
     found = re.findall(
         r"^omnistage_denoising_batch_requests_(count|sum)\S* (\S+)$", page, re.MULTILINE
     )
@@ -144,20 +145,38 @@ def forwards(server: TinyServer) -> tuple[float, float]:
     return values.get("count", 0), values.get("sum", 0)
 
 
+def pid_of(server: TinyServer, stage: str, role: str) -> int:
+    """Return a process of a stage."""
+    return next(v.pid for v in victims(server) if (v.stage, v.role) == (stage, role))
+
+
+def has_done(stage: dict[str, Any], num_requests: int) -> bool:
+    """Whether a stage has had so many requests and has none left."""
+    return bool(stage["requests_total"] == num_requests and not stage["running"])
+
+
 async def test_requests_with_texts_of_equal_length_share_forwards(
     server: TinyServer, bare_glm: Any
 ) -> None:
     num_steps = 30
-    count, total = forwards(server)
     prompts = ["a cat 'one'", "a dog 'two'", "a fox 'six'"]
-    asked = (ask(server, prompt, 7, num_inference_steps=num_steps) for prompt in prompts)
+    count, total = forwards(server)
+    had = server.health()["prior"]["requests_total"]
+    denoiser = pid_of(server, "dit", "worker")
+    os.kill(denoiser, signal.SIGSTOP)  # it begins once all of them are there
+    try:
+        asked = [
+            asyncio.create_task(ask(server, prompt, 7, num_inference_steps=num_steps))
+            for prompt in prompts
+        ]
+        await until(lambda: has_done(server.health()["prior"], had + len(prompts)))
+    finally:
+        os.kill(denoiser, signal.SIGCONT)
     for prompt, answer in zip(prompts, await asyncio.gather(*asked), strict=True):
         (picture,) = pictures_of(answer)
         assert is_same(picture, expected(bare_glm, prompt, 7, num_inference_steps=num_steps)[0])
     alone = len(prompts) * num_steps * 2  # with guidance
-    # A stage sends its metrics once a second.
-    await until(lambda: forwards(server)[1] - total >= alone)
-    now, requests = forwards(server)
+    now, requests = await asyncio.to_thread(forwards, server)
     assert requests - total == alone
     assert now - count < 0.7 * alone
 
@@ -181,12 +200,12 @@ async def test_what_cannot_be_made_is_refused(
 async def test_a_field_that_the_pipeline_does_not_take_is_refused_before_ids_are_made(
     server: TinyServer,
 ) -> None:
-    engine = next(v for v in victims(server) if (v.stage, v.role) == ("prior", "engine"))
-    os.kill(engine.pid, signal.SIGSTOP)  # it makes nothing
+    engine = pid_of(server, "prior", "engine")
+    os.kill(engine, signal.SIGSTOP)  # it makes nothing
     try:
         answer = await asyncio.wait_for(ask(server, "a cat", 1, negative_prompt="rain"), 60)
     finally:
-        os.kill(engine.pid, signal.SIGCONT)
+        os.kill(engine, signal.SIGCONT)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "negative_prompt")
 
 

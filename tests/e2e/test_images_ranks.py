@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from support.image_requests import ask, expected, is_same, picture_server, pictures_of
+from support.killed_image_stage import ENDLESS
 from support.server import ADMIN_KEY, TinyServer
 from support.waiting import until
 
@@ -66,7 +67,7 @@ async def test_a_dead_rank_is_a_dead_stage_that_starts_again(images: TinyServer,
     assert "rank 1: RuntimeError: as it was told" in refused.json()["error"]["message"]
     _, second = processes(images)
     generation = images.health()["dit"]["generation"]
-    running = asyncio.create_task(ask(images, "a cat", 1, num_inference_steps=1000))
+    running = asyncio.create_task(ask(images, "a cat", 1, **ENDLESS))
     await until(lambda: images.health()["dit"]["running"])
     os.kill(second, signal.SIGKILL)
     answer = await running

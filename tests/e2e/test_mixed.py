@@ -242,7 +242,7 @@ async def test_what_cannot_be_drawn_is_refused_before_it_begins(mixed: TinyServe
 async def test_a_killed_image_stage_fails_its_requests_and_no_others(mixed: TinyServer) -> None:
     await ready_again(mixed)
     alone = await mixed.ask(QUESTIONS[0].messages)
-    endless = {"modalities": ALL, "size": "64x64", "num_inference_steps": 1000}
+    endless = {"modalities": ALL, "size": "512x512", "num_inference_steps": 1000}
     drawn = [
         asyncio.create_task(mixed.ask(QUESTIONS[0].messages, seed=seed, **endless))
         for seed in range(2)

@@ -12,9 +12,7 @@ from support.chaos import ready_again, victims
 from support.image_requests import ask, expected, is_same, pictures_of
 from support.server import TinyServer
 
-ENDLESS = {"num_inference_steps": 1000}
-
-
+ENDLESS = {"n": 4, "size": "256x256", "num_inference_steps": 1000}  # it takes minutes
 Send = Callable[[int], Awaitable[httpx.Response]]
 Process = tuple[str, str]  # its stage and its role there
 

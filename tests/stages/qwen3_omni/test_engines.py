@@ -255,7 +255,9 @@ NUM_FRAMES = 20
 class Heard:
     """All that a thinker sent of one prompt, so that it can be sent to talkers again."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_held: bool) -> None:
+        """`is_held`: nothing is taken behind half of the rows as long as it is set."""
+        self.is_held = is_held
         self.opened: Chunk[Edge] | None = None
         self.chunks: list[Chunk[Edge]] = []
         self.last_row_s = 0.0  # when the last hidden row of the prompt had come
@@ -269,6 +271,11 @@ class Heard:
         return self.opened.tensors["prompt"].numpy().tolist(), grids
 
     @property
+    def has_half(self) -> bool:
+        """Whether a chunk of rows has come for each image."""
+        return sum("hidden" in chunk.tensors for chunk in self.chunks) >= len(PICTURES)
+
+    @property
     def is_whole(self) -> bool:
         """Whether its last token and its last rows have come."""
         return {type(chunk.message) for chunk in self.chunks if chunk.last} == {Rows, StageTokens}
@@ -276,7 +283,9 @@ class Heard:
     def listen(self, name: str, thinker: "ThinkerHarness", talker: Harness) -> None:
         """Take what has come, and hand it on."""
         for receiver in (thinker.opens, thinker.rows, thinker.feed):
-            while (chunk := receiver.receive()) is not None:
+            while not (self.is_held and self.has_half):
+                if (chunk := receiver.receive()) is None:
+                    break
                 receiver.grant(chunk.request_id)
                 if chunk.request_id != name:
                     continue
@@ -298,8 +307,11 @@ class Heard:
 async def hear(
     thinker: "ThinkerHarness", talker: Harness, name: str, messages: list[Any]
 ) -> tuple[Heard, float]:
-    """Let both work at one request; what the thinker sent, and when the talker began."""
-    heard = Heard()
+    """Let both work at one request; what the thinker sent, and when the talker began.
+
+    Behind half of the rows it gets no others before it has begun.
+    """
+    heard = Heard(is_held=True)
     body = {"messages": messages, "temperature": 0, "max_completion_tokens": 12}
     serving = asyncio.create_task(
         thinker.stage.serve(Opened(name, Request(Chat(body), ["text", "audio"], PATH)))
@@ -310,6 +322,9 @@ async def hear(
         if speaking is None and heard.opened is not None:
             ids, grids = heard.prompt
             speaking = asyncio.create_task(talker.generate(name, ids, NUM_FRAMES, grids))
+        if heard.is_held and heard.has_half:
+            await until(lambda: held(talker).get("blocks"))
+            heard.is_held = False
         await asyncio.sleep(0.001)
     await serving
     assert speaking is not None

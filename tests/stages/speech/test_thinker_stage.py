@@ -40,6 +40,8 @@ outputs: {text: thinker, audio: vocoder}
 """
 PATH = ["thinker", "talker", "vocoder"]
 NUM_TOKENS = 40
+LONG = 1900  # tokens of an answer that nobody waits for
+ROOM = {**ENGINE, "max_model_len": 2048}
 NGRAM = {
     "method": "ngram",
     "num_speculative_tokens": 3,
@@ -81,7 +83,7 @@ async def answered(
     """Each question at once with the others, beside a request that is cancelled in its answer."""
     asked = {f"{round_name}-{question.name}": question for question in ASKED}
     cancelled = f"{round_name}-cancelled"
-    going = asyncio.create_task(thinker.stage.serve(Opened(cancelled, greedy(ASKED[0], 300))))
+    going = asyncio.create_task(thinker.stage.serve(Opened(cancelled, greedy(ASKED[0], LONG))))
     await until(lambda: len(thinker.token_ids(cancelled)) > 20, 60)
     serving = asyncio.gather(
         *(
@@ -119,7 +121,7 @@ async def qwen3(
     drafter = tmp_path / "drafter"
     write_draft_model(drafter, tiny_checkpoint)
     drafts = {"method": "draft_model", "model": str(drafter), "num_speculative_tokens": 3}
-    engine = {**ENGINE, "speculative_config": drafts}
+    engine = {**ROOM, "speculative_config": drafts}
     directory = run_directory / "qwen3"
     directory.mkdir()
     text = graph("qwen3_omni", "code2wav")
@@ -158,7 +160,7 @@ async def qwen2_5(
     tiny_qwen2_5_omni: Path, run_directory: Path, cpu_engine: None
 ) -> AsyncIterator[ThinkerHarness]:
     """With drafts from the prompt and the answer themselves."""
-    engine = {**ENGINE, "speculative_config": NGRAM}
+    engine = {**ROOM, "speculative_config": NGRAM}
     directory = run_directory / "qwen2.5"
     directory.mkdir()
     text = graph("qwen2_5_omni", "token2wav").replace(", hidden_states: all", "")
