@@ -59,8 +59,8 @@ class ImageChat:
 async def completion(answer: ImageAnswer, head: AnswerHead) -> ChatChunk:
     """The whole answer."""
     images = await answer.images()
-    items = await asyncio.gather(*(_item(answer, image) for image in images))
-    choices = [choice_of({"images": [item]}, "stop", index) for index, item in enumerate(items)]
+    deltas = await asyncio.gather(*(_delta(answer, image) for image in images))
+    choices = [choice_of(delta, "stop", index) for index, delta in enumerate(deltas)]
     whole = Completion()
     whole.add(head.chunk(choices, usage=_usage(answer, images)))
     return whole.to_text()
@@ -83,17 +83,20 @@ async def chunks(
             if output.pixels:
                 index = len(images)
                 images.append(output)
-                item = await _item(answer, output)
-                yield head.chunk([choice_of({"images": [item]}, index=index)], **more)
+                delta = await _delta(answer, output)
+                yield head.chunk([choice_of(delta, index=index)], **more)
                 yield head.chunk([choice_of({}, "stop", index)], **more)
     if has_usage:
         yield head.chunk([], usage=_usage(answer, images))
 
 
-async def _item(answer: ImageAnswer, image: ImageOutput) -> ChatChunk:
+async def _delta(answer: ImageAnswer, image: ImageOutput) -> ChatChunk:
+    """Returns an image, with the thought before it by vLLM's name and by its older one."""
     file = base64.b64encode(await answer.encode(image)).decode("ascii")
     url = f"data:{answer.asked.encoding.content_type};base64,{file}"
-    return {"index": 0, "type": "image_url", "image_url": {"url": url}}
+    item = {"index": 0, "type": "image_url", "image_url": {"url": url}}
+    thought = dict.fromkeys(("reasoning", "reasoning_content"), image.thought)
+    return {**(thought if image.thought else {}), "images": [item]}
 
 
 def _usage(answer: ImageAnswer, images: list[ImageOutput]) -> ChatChunk:

@@ -91,7 +91,7 @@ class ImageOutput:
     `text_tokens` counts the request's words; `fps` is the rate that a frame was made for, in frames
     per second, 0 if none is known; `token_side` the pixels of the side of an image token; `last` is
     on the last image. `layer`: its number from the lowest of an image that is made in layers, or
-    None.
+    None. `thought`: what the model wrote before it made the image.
     """
 
     pixels: bytes = b""  # [height, width, num_channels]
@@ -105,6 +105,7 @@ class ImageOutput:
     fps: float = 0
     token_side: int = to_gateway.TOKEN_SIDE
     layer: int | None = None
+    thought: str = ""
     last: bool = False
 
     @property
@@ -190,5 +191,6 @@ def image_of(image: to_gateway.ImagePixels, pixels: Tensor, last: bool = False) 
         fps=image.fps,
         token_side=image.token_side,
         layer=image.layer,
+        thought=image.thought,
         last=last,
     )

@@ -22,7 +22,7 @@ from omnistage.stages.diffusion.request.coming_arguments import Upstream
 from omnistage.stages.diffusion.request.controls import control_arguments
 from omnistage.stages.diffusion.request.extra import failure_of, spread_texts
 from omnistage.stages.diffusion.request.media import fitted, media_arguments, media_of, reading_of
-from omnistage.stages.diffusion.request.outputs import pictures_of
+from omnistage.stages.diffusion.request.outputs import pictures_of, thoughts_of
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
 from omnistage.stages.diffusion.request.prompt_text import PromptTexts
 from omnistage.stages.diffusion.request.sound import audio_of, sound_of
@@ -161,7 +161,13 @@ class DiffusionStage:
         sound = await asyncio.to_thread(sound_of, result) if is_heard else None
         num_layers = len(pictures) // number if self._made.kind == "image" else 1
         await told.finish(
-            pictures, text_tokens, rate, self._made.profile.token_side, sound, num_layers
+            pictures,
+            text_tokens,
+            rate,
+            self._made.profile.token_side,
+            sound,
+            num_layers,
+            thoughts_of(result, len(pictures)),
         )
 
     async def _body(self, opened: Opened) -> JsonMap | None:

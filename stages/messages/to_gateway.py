@@ -176,6 +176,7 @@ class ImagePixels(Message, frozen=True):
     `text_tokens` counts the request's words; `fps` is the rate that a video was made for, in frames
     per second, 0 if its pipeline knows none. `token_side`: pixels of the side of an image token.
     `layer`: of a picture that is made in layers, from the lowest, 0; None of a whole one.
+    `thought`: what the model wrote before it made the picture.
     """
 
     output: PictureOutput
@@ -185,6 +186,7 @@ class ImagePixels(Message, frozen=True):
     fps: float = 0
     token_side: int = TOKEN_SIDE
     layer: int | None = None
+    thought: str = ""
 
 
 class Step(Message, frozen=True):

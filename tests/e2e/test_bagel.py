@@ -1,6 +1,7 @@
 """BAGEL over HTTP: images of texts and of images, with and without a thought."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from references.bagel_inputs import DRAWINGS, images_of
 from support.bagel import RecordedDrawings, extra_of
 from support.image_requests import ask, is_same, pictures_of
 from support.killed_image_stage import check_a_killed_stage
-from support.pictures import file_of
+from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
 
@@ -69,6 +70,35 @@ async def test_requests_at_once_equal_the_authors(
     for name, answer in zip(DRAWINGS, answers, strict=True):
         (picture,) = pictures_of(answer)
         assert is_same(picture, recorded.pixels(name)), name
+
+
+@pytest.mark.parametrize("name", ["thought", "thought edit"])
+async def test_a_chat_is_answered_by_the_authors_thought_and_image(
+    name: str, server: TinyServer, recorded: RecordedDrawings
+) -> None:
+    drawing = DRAWINGS[name]
+    parts: list[Any] = [{"type": "text", "text": drawing.prompt}]
+    for one in images_of(drawing):
+        url = f"data:image/png;base64,{base64.b64encode(file_of(one)).decode()}"
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": parts}],
+        "modalities": ["image"],
+        "seed": drawing.seed,
+        "num_inference_steps": drawing.num_steps,
+        "guidance_scale": drawing.scales[0],
+        "extra": extra_of(drawing),
+    }
+    if drawing.size is not None:
+        body["size"] = "{1}x{0}".format(*drawing.size)
+    async with httpx.AsyncClient(timeout=120) as client:
+        answer = await client.post(f"{server.url}/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    message = answer.json()["choices"][0]["message"]
+    assert message["reasoning_content"] == recorded.thought(name) != ""
+    (drawn,) = message["images"]
+    picture = pixels_of(drawn["image_url"]["url"].partition(",")[2])
+    assert is_same(picture, recorded.pixels(name))
 
 
 async def test_steps_are_reported_without_a_callback(server: TinyServer) -> None:

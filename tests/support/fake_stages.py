@@ -588,7 +588,9 @@ class FakeDit(FakeStage):
         for index in range(num_pictures * layers):
             last = index == num_pictures * layers - 1
             layer = index % layers if layers > 1 else None
-            picture = ImagePixels("image", index, text_tokens=len(script.split()), layer=layer)
+            thought = f"Thought {index}." if (body.get("extra") or {}).get("think") else ""
+            tokens = len(script.split())
+            picture = ImagePixels("image", index, text_tokens=tokens, layer=layer, thought=thought)
             yield picture, self._picture(body, index), last
 
     def _picture(self, body: Mapping[str, Any], grey: int) -> dict[str, Tensor]:

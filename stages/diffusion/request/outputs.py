@@ -37,6 +37,15 @@ def pictures_of(result: object, num: int) -> list[Picture]:
     return to_uint8(pictures)
 
 
+def thoughts_of(result: object, num: int) -> list[str]:
+    """Return what a pipeline wrote before each of `num` pictures, or nothing.
+
+    A result's `thoughts` has one for each prompt.
+    """
+    thoughts: Sequence[str] = getattr(result, "thoughts", None) or ()
+    return [thoughts[index * len(thoughts) // num] for index in range(num) if thoughts]
+
+
 def to_uint8(pictures: Iterable[object]) -> list[Picture]:
     """Pictures [height, width, channels] of 0..255; raises RequestError for what is none."""
     return [_picture(one) for one in pictures]

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.diffusion.request import outputs
@@ -90,10 +91,12 @@ class Told:
         token_side: int = TOKEN_SIDE,
         sound: Samples | None = None,
         num_layers: int = 1,
+        thoughts: Sequence[str] = (),
     ) -> None:
         """All that waits, then the pictures and the sound, each once there is room for it.
 
-        `num_layers`: so many of the pictures are the layers of one.
+        `num_layers`: so many of the pictures are the layers of one. `thoughts`: one for each
+        picture, if the model wrote any.
         """
         assert self._kind != "audio"
         await self._decoded()
@@ -106,6 +109,7 @@ class Told:
                 fps=fps,
                 token_side=token_side,
                 layer=index % num_layers if num_layers > 1 else None,
+                thought=thoughts[index] if thoughts else "",
             )
             self._send(message, pixels, last=sound is None and index == len(pictures) - 1)
         if sound is not None:

@@ -109,6 +109,18 @@ def test_pictures_stand_in_answers_of_openai_s_schema(images_openai: OpenAI) -> 
     assert sum("images" in delta for delta in deltas) == 2
 
 
+def test_a_thought_before_an_image_is_its_choices_reasoning(images_openai: OpenAI) -> None:
+    more = {"modalities": BOTH, "extra": {"think": True}}
+    answers = ask(images_openai, model=MODEL, messages=[user("a cat")], n=2, extra_body=more)
+    deltas = [choice["delta"] for event in answers.events for choice in event["choices"]]
+    for name in ("reasoning", "reasoning_content"):
+        messages = [choice.message.model_dump() for choice in answers.whole.choices]
+        assert [one[name] for one in messages] == ["Thought 0.", "Thought 1."]
+        assert [one[name] for one in deltas if name in one] == ["Thought 0.", "Thought 1."]
+    plain = images_openai.chat.completions.create(model=MODEL, messages=[user("a cat")])  # type: ignore[list-item]
+    assert "reasoning" not in plain.choices[0].message.model_dump()
+
+
 def test_pictures_of_the_message_are_edited(
     images: RunningGateway, images_client: httpx.Client
 ) -> None:

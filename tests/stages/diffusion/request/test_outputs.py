@@ -1,5 +1,6 @@
 """What pipelines return, as pictures."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from omnistage.stages.diffusion.request.outputs import pictures_of
+from omnistage.stages.diffusion.request.outputs import pictures_of, thoughts_of
 from omnistage.stages.worker.failure import RequestError
 
 VALUES = np.linspace(0, 1, 4 * 6 * 3, dtype=np.float32).reshape(4, 6, 3)
@@ -33,6 +34,22 @@ def test_every_form_is_the_same_pictures(result: Any) -> None:
     assert len(pictures) == 2
     for picture in pictures:
         np.testing.assert_array_equal(picture, BYTES)
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "num", "expected"),
+    [
+        (["a", "b"], 4, ["a", "a", "b", "b"]),
+        (["a", ""], 2, ["a", ""]),
+        ([], 2, []),
+        (None, 2, []),
+    ],
+)
+def test_each_picture_has_the_thought_of_its_prompt(
+    thoughts: list[str] | None, num: int, expected: list[str]
+) -> None:
+    assert thoughts_of(SimpleNamespace(thoughts=thoughts), num) == expected
+    assert thoughts_of({"images": []}, num) == []
 
 
 def test_values_are_rounded_and_clipped() -> None:
