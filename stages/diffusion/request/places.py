@@ -26,6 +26,7 @@ SEVERAL = frozenset(
         "ZImageOmniPipeline",
     }
 )
+LISTS = frozenset({"GlmImagePipeline"})  # of these, those that take one picture as a list, too
 CONDITIONS = ("LTX2VideoCondition", "LTXVideoCondition")  # classes of the objects in `conditions`
 WHITE = "#fff"
 # A warm-up's pictures, height and width; frames as LTX and Wan count them: 8k + 1 and 4k + 1.
@@ -84,7 +85,8 @@ def _listed(
 
 def _one_or_list(pipeline: object, others: Arguments, media: Sequence[RequestMedium]) -> object:
     pictures = _listed(pipeline, others, media)
-    return pictures if len(pictures) > 1 else pictures[0]
+    is_list = len(pictures) > 1 or type(pipeline).__name__ in LISTS
+    return pictures if is_list else pictures[0]
 
 
 def video_frames(
@@ -213,10 +215,8 @@ def places_of(known: Collection[str], takes_several: bool) -> dict[str, MediaPla
     for row in TABLE:
         is_free = row.argument not in taken or row.argument in JOINED
         if row.field not in places and is_free and row.fits(known):
-            made, most = row.made, row.most
-            if row.argument == row.field == "image":
-                made, most = (_listed, most) if takes_several else (made, 1)
-            places[row.field] = MediaPlace(row.argument, made, most)
+            is_single = row.argument == row.field == "image" and not takes_several
+            places[row.field] = MediaPlace(row.argument, row.made, 1 if is_single else row.most)
             taken.add(row.argument)
     return places
 

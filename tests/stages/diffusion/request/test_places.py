@@ -112,6 +112,16 @@ def test_several_pictures_go_where_they_are_not_a_batch() -> None:
     assert {name for name in SEVERAL | SINGLE if task(name).places["image"].most > 1} == SEVERAL
 
 
+@pytest.mark.parametrize(
+    ("name", "is_list"), [("GlmImagePipeline", True), ("Flux2Pipeline", False)]
+)
+def test_one_picture_is_a_list_where_the_class_takes_no_other(name: str, is_list: bool) -> None:
+    found = task(name)
+    medium = RequestMedium(np.zeros((8, 8, 3), np.uint8))
+    made = found.places["image"].made(found.pipeline, {}, [medium])
+    assert isinstance(made, list) == is_list
+
+
 def test_no_class_of_diffusers_gets_one_argument_from_two_media() -> None:
     names = [name for name in dir(diffusers) if name.endswith("Pipeline")]
     found = [getattr(diffusers, name) for name in names]
