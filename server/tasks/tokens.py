@@ -77,7 +77,8 @@ async def run_detokenize(
 
 def _request(service: Service, model: str | None, body: AnyBody) -> GraphRequest:
     graph = service.runtime.graph
-    check_model(model, graph.served_names)
+    adapters = [lora.name for lora in service.runtime.fleet.loras]  # with their model's tokenizer
+    check_model(model, graph.served_names, adapters)
     message = Request(body, [_entry_output(graph)])
     return GraphRequest(f"tokens-{uuid4().hex}", message)
 

@@ -296,6 +296,25 @@ def test_an_adapter_is_listed_with_its_parent_and_asked_by_its_name(admin: Guard
     assert "model" not in last_body(admin)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": "Hi."}),
+        ("/tokenize", {"messages": [{"role": "user", "content": "Hi."}]}),
+        ("/detokenize", {"tokens": [72, 105, 46]}),
+    ],
+)
+def test_tokens_of_an_adapter_are_those_of_its_model(
+    path: str, body: dict[str, Any], admin: Guarded
+) -> None:
+    with_loras(admin)
+    answers = [admin.client.post(path, json={**body, "model": name}) for name in (MODEL, "ink")]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json() == answers[1].json()
+    refused = admin.client.post(path, json={**body, "model": "oil"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+
+
 def test_adapters_that_are_added_and_removed_come_and_go_as_models(admin: Guarded) -> None:
     with_loras(admin)
     admin.post("lora/add", name="oil", path="/loras/oil")
