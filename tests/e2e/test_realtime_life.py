@@ -148,6 +148,12 @@ def test_usage_of_ten_turns_adds_up_to_the_engines(talk: Talk, server: TinyServe
 def test_usage_of_answers_that_are_cancelled_or_fail_adds_up(
     talk: Talk, server: TinyServer
 ) -> None:
+    talk.write("Tell me of the sea. " * 8)  # blocks of the cache
+    talk.append(SHORT)
+    talk.say("input_audio_buffer.commit")
+    talk.until("conversation.item.done")
+    talk.answer(output_modalities=["text"], max_output_tokens=12)
+    wait_until(lambda: not server.held())
     before = engine_tokens(server)
     talk.write("0: the sea?")
     talk.say("response.create", response={"output_modalities": ["text"]})
@@ -155,6 +161,12 @@ def test_usage_of_answers_that_are_cancelled_or_fail_adds_up(
     talk.say("response.cancel")
     cancelled = talk.until("response.done")["response"]
     assert cancelled["status"] == "cancelled"
+    added = talk.told("conversation.item.added")
+    heard = [
+        event
+        for event in talk.told("response.output_text.delta")
+        if event["response_id"] == cancelled["id"]
+    ]
     talk.update(truncation="disabled")
     talk.write("sea " * 2000)
     failed = talk.answer()
@@ -165,8 +177,17 @@ def test_usage_of_answers_that_are_cancelled_or_fail_adds_up(
     usage = cancelled["usage"]
     check_sums(usage)
     assert usage["input_tokens"] == used["prompt_tokens"]
+    details = usage["input_token_details"]
+    assert details["cached_tokens"] == used["prompt_tokens_cached"] > 0
+    # By kinds as that of an answer to the same that ended.
+    same = [{"type": "item_reference", "id": one["item"]["id"]} for one in added[:4]]
+    whole = talk.answer(conversation="none", input=same, output_modalities=["text"])
+    kinds = ("text_tokens", "audio_tokens", "image_tokens")
+    of_whole = whole["usage"]["input_token_details"]
+    assert [details[kind] for kind in kinds] == [of_whole[kind] for kind in kinds]
+    assert details["audio_tokens"] > 0
     # All that came is counted; the engine may have made more before it heard of the end.
-    num_heard = len(talk.told("response.output_text.delta"))
+    num_heard = len(heard)
     assert 0 < num_heard <= usage["output_tokens"] <= used["generation_tokens"]
 
 

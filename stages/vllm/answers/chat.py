@@ -12,6 +12,7 @@ from vllm.platforms import current_platform
 
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.vllm.answers.encoder_room import places_of, with_part
+from omnistage.stages.vllm.answers.prompt_details import DetailedChat
 from omnistage.stages.vllm.answers.rendering import Rendering
 from omnistage.stages.vllm.answers.traces import as_http
 from omnistage.stages.vllm.compat import (
@@ -21,7 +22,6 @@ from omnistage.stages.vllm.compat import (
     ChatCompletionRequest,
     CompletionRequest,
     LoRARequest,
-    OpenAIServingChat,
     OpenAIServingCompletion,
     OpenAIServingModels,
     accepted,
@@ -63,12 +63,12 @@ class ChatServing:
             "enable_prompt_tokens_details": True,
         }
         chat_options = {**template, **shared, "response_role": "assistant"}
-        self._with_tools = OpenAIServingChat(**accepted(OpenAIServingChat, chat_options))
+        self._with_tools = DetailedChat(**accepted(DetailedChat, chat_options))
         strict = {**chat_options, "online_renderer": rendering.strict_renderer}
-        self._with_forced_calls = OpenAIServingChat(**accepted(OpenAIServingChat, strict))
+        self._with_forced_calls = DetailedChat(**accepted(DetailedChat, strict))
         # A parser goes through the whole answer again at each token.
         chat_options |= {"tool_parser": None, "enable_auto_tools": False}
-        self._chat = OpenAIServingChat(**accepted(OpenAIServingChat, chat_options))
+        self._chat = DetailedChat(**accepted(DetailedChat, chat_options))
         self._completion = OpenAIServingCompletion(**accepted(OpenAIServingCompletion, shared))
         self._name = name
         self._vocab_size = engine.model_config.get_vocab_size()
@@ -169,7 +169,7 @@ def asked(body: Mapping[str, object]) -> str:
     return "prompt" if "prompt" in body else "messages"
 
 
-async def _chunks_of(result: AsyncGenerator[str, None], body: JsonMap) -> AsyncGenerator[Any, None]:
+async def _chunks_of(result: Any, body: JsonMap) -> AsyncGenerator[Any, None]:
     """Yield vLLM's events as chunks; those without a token wait for the next; raises RequestError.
 
     So nothing of an answer has been sent when the engine ends it before its first token.
@@ -188,6 +188,8 @@ async def _chunks_of(result: AsyncGenerator[str, None], body: JsonMap) -> AsyncG
                     raise MediaLostError(500, told["message"])
                 code = int(told.get("code") or 500)
                 raise failed(code, told["message"], told.get("param"), body)
+            if chunk.get("usage") and (details := getattr(result, "details", None)) is not None:
+                chunk["usage"].setdefault("prompt_tokens_details", details)
             has_begun = has_begun or not chunk["choices"] or any(map(_has_begun, chunk["choices"]))
             waiting.append(chunk)
             if has_begun:

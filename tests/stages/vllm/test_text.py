@@ -75,6 +75,9 @@ async def test_each_chunk_has_the_usage_so_far_for_who_asks(text: TextHarness) -
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (0, NUM_TOKENS)
     assert last["usage"]["completion_tokens"] == NUM_TOKENS
+    cached = last["usage"]["prompt_tokens_details"]["cached_tokens"]
+    for chunk in chunks:
+        assert chunk["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
 
 
 async def test_many_at_once_answer_as_each_alone(text: TextHarness) -> None:

@@ -32,7 +32,7 @@ class ScriptedServing:
 
 async def chunks(lines: list[Any]) -> list[Any]:
     chat = ChatServing.__new__(ChatServing)
-    chat._chat = ScriptedServing(lines)
+    chat._chat = ScriptedServing(lines)  # type: ignore[assignment]
     chat._rendering = Rendering.__new__(Rendering)
     chat._name = "some/model"
     chat._has_adapters_on_cpu = False
