@@ -50,10 +50,13 @@ class Listener:
         self.configure()
 
     def configure(self) -> None:
-        """Take the session's settings from now on."""
+        """Take the session's settings from now on; a turn that is detected no more has stopped."""
         self.stop_waiting()
         self._answers.drop_ahead()
+        was_speaking = self._hearing.is_speaking
         self._hearing.configure(self._settings().audio.input)
+        if was_speaking and not self._hearing.is_speaking:
+            self._tell_stopped(self._hearing.buffer.end_ms)
 
     async def append(self, audio: str) -> None:
         """Take base64 of whole samples, and what turns that brings; raises ApiError."""
@@ -91,8 +94,7 @@ class Listener:
             self._answers.begin_ahead(self._item_of(self._hearing.buffer.peek(paused.at_ms)))
 
     def _end_turn(self, stopped: TurnStopped) -> None:
-        about = {"audio_end_ms": round(stopped.at_ms), "item_id": self._item_id}
-        self._common.tell({"type": "input_audio_buffer.speech_stopped", **about})
+        self._tell_stopped(stopped.at_ms)
         item = self._add(self._hearing.buffer.take(end_ms=stopped.end_ms))
         self._hearing.buffer.forget_before(stopped.at_ms)
         settings = self._settings()
@@ -101,6 +103,10 @@ class Listener:
         if detection is not None and detection.create_response and is_answered:
             self._answers.owe()
         self._transcribe(item, self._answers.active)
+
+    def _tell_stopped(self, at_ms: float) -> None:
+        about = {"audio_end_ms": round(at_ms), "item_id": self._item_id}
+        self._common.tell({"type": "input_audio_buffer.speech_stopped", **about})
 
     def commit(self) -> None:
         """Make an item of the buffer; raises ApiError if there is too little in it."""

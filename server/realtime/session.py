@@ -141,8 +141,8 @@ class RealtimeSession:
         settings = updated(self._settings, given)
         check_settings(self._flow, settings)
         self._settings = settings
-        self._listener.configure()
         self._tell({"type": "session.updated", "session": self._object})
+        self._listener.configure()
         self._answers.history.read_soon()
 
     # Items

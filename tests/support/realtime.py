@@ -99,6 +99,7 @@ class Order:
         self.over: set[str] = set()
         self.sent: dict[str, str] = {}  # the words of each answer's deltas
         self.speaking: str | None = None
+        self.stopped: str | None = None  # the turn that is to be committed
         self.at_ms = 0
         self.committed: str | None = None
 
@@ -158,11 +159,14 @@ class Order:
             assert self.speaking == event["item_id"]
             assert event["audio_end_ms"] > self.at_ms
             self.at_ms = event["audio_end_ms"]
+            self.speaking, self.stopped = None, event["item_id"]
         elif kind == "input_audio_buffer.committed":
-            assert self.speaking in (None, event["item_id"])
-            self.speaking, self.committed = None, event["item_id"]
+            assert (self.speaking or self.stopped) in (None, event["item_id"])
+            self.speaking, self.stopped, self.committed = None, None, event["item_id"]
         elif kind == "input_audio_buffer.cleared":
-            self.speaking = None
+            self.speaking = self.stopped = None
+        elif kind == "input_audio_buffer.timeout_triggered":
+            self.stopped = event["item_id"]
 
     def _add_response_event(self, kind: str, event: Event) -> None:
         if kind == "response.created":

@@ -21,6 +21,8 @@ from omnistage.server.realtime import listener
 
 Json = dict[str, Any]
 
+PCM = {"type": "audio/pcm", "rate": 24_000}
+
 pytestmark = pytest.mark.usefixtures("by_loudness")
 
 
@@ -113,6 +115,43 @@ def test_a_turn_that_is_committed_by_hand_has_the_item_that_was_named(talk: Talk
     assert talk.until("input_audio_buffer.committed")["item_id"] == started["item_id"]
     talk.until("conversation.item.done")
     assert talk.is_quiet()  # and no answer is made of it
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"turn_detection": None},
+        {"turn_detection": {"type": "server_vad"}, "format": {"type": "audio/pcmu"}},
+    ],
+)
+def test_a_turn_that_is_detected_no_more_stops_once(talk: Talk, change: Json) -> None:
+    detect(talk, "server_vad", create_response=False)
+    talk.append(tone(0.5))
+    started = talk.until("input_audio_buffer.speech_started")
+    talk.update(audio={"input": change})
+    stopped = talk.event()
+    assert stopped["type"] == "input_audio_buffer.speech_stopped"
+    assert stopped["item_id"] == started["item_id"]
+    assert stopped["audio_end_ms"] == 500
+    # Its audio can be committed by hand, unless another format has dropped it.
+    if "format" not in change:
+        talk.say("input_audio_buffer.commit")
+        assert talk.until("input_audio_buffer.committed")["item_id"] == started["item_id"]
+        talk.until("conversation.item.done")
+    talk.update(audio={"input": {"turn_detection": {"type": "server_vad"}, "format": PCM}})
+    talk.append(tone(0.5))
+    talk.until("input_audio_buffer.speech_started")
+
+
+@pytest.mark.parametrize("detection", [{"threshold": 0.4}, {"type": "semantic_vad"}])
+def test_a_turn_goes_on_with_other_settings_of_its_detection(talk: Talk, detection: Json) -> None:
+    detect(talk, "server_vad", create_response=False)
+    talk.append(tone(0.5))
+    talk.until("input_audio_buffer.speech_started")
+    talk.update(audio={"input": {"turn_detection": detection}})
+    talk.append(silence(2))
+    assert talk.event()["type"] == "input_audio_buffer.speech_stopped"
+    talk.until("conversation.item.done")
 
 
 def test_without_detection_nothing_is_a_turn(talk: Talk) -> None:
