@@ -7,7 +7,7 @@ messages must give the same text, greedily. Bfloat16 rounds differently where a 
 texts may part; then the chat's likeliest token there may be no more than GAP_NATS above the
 session's. Prompts have as many tokens, and no stage saw a NaN. Between, `omnistage bench realtime`
 measures levels `SESSIONSxTURNS`, and with `--barge-ins` a session each of whose turns interrupts
-the answer before it.
+the answer before it. Its client truncates what it did not play; most answers are whole by then.
 
 A server whose texts are others makes the exit code 1, and its tables are not printed. `--tiny` runs
 all on a CPU.
@@ -260,7 +260,8 @@ def measure(server: TinyServer, ahead: str, out: Path, asked: argparse.Namespace
         text = f"1x{asked.barge_ins}"
         path = out / f"{stem}-barge-in.json"
         level = bench(server, path, text, asked, *BARGE_INS)
-        behind = [one for one in level.turns if one.number > 0]
+        pairs = zip(level.turns, level.turns[1:], strict=False)
+        behind = [one for before, one in pairs if before.interrupted_s is not None]
         row = ["after a barge-in", *waits(behind), "", str(len(level.errors))]
         stops = level.barge_in_s
         more = f"late deltas {level.num_late_deltas}"
