@@ -31,11 +31,19 @@ class StageNeeds(FrozenRecord):
     kv_bytes: Annotated[int, Field(ge=0)] = 0
 
 
+class SmallGraph(FrozenRecord):
+    """A graph file with all stages on one GPU of `gpu_gb`, some of them in FP8."""
+
+    file: str
+    gpu_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 class GraphFiles(FrozenRecord):
     """Graph files of the package: with all stages on one GPU, and the first on its own GPU."""
 
     shared: str
     split: str
+    small: SmallGraph | None = None
 
 
 class ModelNeeds(FrozenRecord):

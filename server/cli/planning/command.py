@@ -14,6 +14,7 @@ from omnistage.bench.options import command_line
 from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.planning.gpus import read_gpus
 from omnistage.server.cli.planning.layouts import Form, GpuUsage, Layout, layouts, title
+from omnistage.stage_configs.family import GRAPHS
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.memory_needs import NoNeeds, needs_of
 from omnistage.stage_configs.overrides import Override
@@ -53,15 +54,16 @@ def _check(asked: LayoutRequest) -> None:
 
 def fitting(asked: LayoutRequest, changes: Sequence[Override]) -> list[Layout]:
     """Returns the layouts that fit, at least one; raises ValueError that says why none does."""
-    gpus = read_gpus(asked.gpus, asked.machine)
+    gpus, needs = read_gpus(asked.gpus, asked.machine), needs_of(asked.model)
     every = [
-        one
-        for one in layouts(needs_of(asked.model), asked.model, gpus, changes)
-        if asked.form in (None, one.form)
+        one for one in layouts(needs, asked.model, gpus, changes) if asked.form in (None, one.form)
     ]
     found = [one for one in every if not one.problem]
     if not found:
         reasons = "; ".join(f"{title(one)}: {one.problem}" for one in every[:2])
+        small = needs.graphs.small
+        if asked.form is None and small is not None and gpus.kind.memory_gb >= small.gpu_gb:
+            reasons += f"; {GRAPHS / small.file} fits on one such GPU, if it computes in FP8"
         raise ValueError(f"{asked.model} does not fit on {asked.gpus}: {reasons}")
     return found
 

@@ -57,6 +57,7 @@ def test_the_graph_file_of_a_server_is_written(
 REFUSED = [
     (["--gpus", "8xT4"], "--gpus 8xT4: must be such as 8xH200 or 24x80GB; kinds: H200"),
     (["--gpus", "1x80GB"], f"{OMNI} does not fit on 1x80GB: "),
+    (["--gpus", "1x80GB"], "qwen3_omni_1gpu_80gb.yaml fits on one such GPU, if it computes in FP8"),
     (["--gpus", "1xH200", "--layout", "split"], "it wants 2 GPUs of a machine, 1 are"),
     (["--gpus", "1xH200", "--layout", "round"], "--layout round: must be one of shared, split"),
     (["--gpus", "1xH200", "--write", "server.txt"], "--write server.txt: writes .yaml files"),
@@ -71,3 +72,8 @@ def test_what_cannot_be_planned_is_refused_in_one_line(arguments: list[str], say
     output = " ".join(planned(*arguments, code=1).split())
     assert output.startswith("error: ")
     assert says in output
+
+
+def test_a_graph_in_fp8_is_not_named_where_it_does_not_fit_either() -> None:
+    assert "fits on one such GPU" not in planned("--gpus", "1x48GB", code=1)
+    assert "fits on one such GPU" not in planned("--gpus", "1x80GB", "--layout", "split", code=1)
