@@ -16,7 +16,8 @@ from contextlib import ExitStack
 NICENESS = 5
 PYTEST = (sys.executable, "-m", "pytest")
 ENGINES = (*PYTEST, "-m", "engine and not shared")
-LAST = (*PYTEST, "-m", "engine and shared")
+SHARING = "tests/e2e"  # where those servers are: no other file is imported
+LAST = (*PYTEST, "-m", "engine and shared", SHARING)
 SHARED = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 OTHERS = (*PYTEST, "-m", "not engine", *SHARED)
 

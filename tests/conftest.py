@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from support.reference import Reference
 
 
-SESSION_SERVERS = ("server", "images", "omni")  # fixtures of tests/e2e/conftest.py
+SESSION_SERVERS = ("server", "images", "omni")  # fixtures of the conftest of this room
+SHARING = "tests/e2e"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,10 +53,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def is_of_the_session(item: pytest.Item, fixture: str) -> bool:
-    """Whether a test has a fixture of this name that the whole session shares."""
+    """Whether a test has the fixture of this name that all tests of the room share."""
     assert isinstance(item, pytest.Function)
     found = item._fixtureinfo.name2fixturedefs.get(fixture)
-    return found is not None and found[-1].scope == "session"
+    return found is not None and (found[-1].baseid, found[-1].scope) == (SHARING, "session")
 
 
 def pytest_collection_finish() -> None:

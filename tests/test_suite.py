@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from suite import ENGINES, LAST, NICENESS, OTHERS, Command, run_beside
+from suite import ENGINES, LAST, NICENESS, OTHERS, SHARING, Command, run_beside
 
 ROOT = Path(__file__).parent.parent
 SAY = "import os, sys; print(os.getpriority(os.PRIO_PROCESS, 0)); sys.exit(int(sys.argv[1]))"
@@ -52,25 +52,29 @@ def test_each_test_is_in_one_part() -> None:
     assert parts == ["engine and not shared", "engine and shared", "not engine"]
 
 
-TESTS = """
+SERVER = """
 import pytest
 
 @pytest.fixture(scope="{scope}")
 def server() -> None: ...
-
+"""
+TEST = """
 def test_of_a_{scope}(server: None) -> None: ...
+pytestmark = pytest.mark.engine
 """
 
 
 @pytest.mark.parametrize("part", [ENGINES, LAST])
 def test_a_server_of_the_session_is_started_in_one_part_only(part: Command, tmp_path: Path) -> None:
-    for scope in ("module", "session"):
-        body = TESTS.format(scope=scope) + "pytestmark = pytest.mark.engine"
-        (tmp_path / f"test_{scope}.py").write_text(body)
+    room = tmp_path / SHARING
+    room.mkdir(parents=True)
+    (room / "conftest.py").write_text(SERVER.format(scope="session"))
+    (room / "test_module.py").write_text((SERVER + TEST).format(scope="module"))
+    (room / "test_session.py").write_text("import pytest\n" + TEST.format(scope="session"))
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n engine\n repeat\n shared\n slow")
-    options = ("-p", "conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-v")
     done = subprocess.run(
-        [*part, *options, str(tmp_path)],
+        [*part, "-p", "conftest", "-p", "no:cacheprovider", "-v"],
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,
