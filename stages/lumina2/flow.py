@@ -19,9 +19,10 @@ class FlowPipeline(DiffusionPipeline):
         self.default_sample_size = 128
         self.image_processor = VaeImageProcessor(vae_scale_factor=self.side_multiple)
 
-    def check_sides(self, height: int | None, width: int | None) -> None:
-        """Raise ValueError for sides that no patches make."""
-        if any(side is not None and side % self.side_multiple for side in (height, width)):
+    def check_inputs(self, height: int | None, width: int | None) -> None:
+        """Raise ValueError for sides that no patches make; the stage of pipelines reads it."""
+        is_uneven = height is not None and height % self.side_multiple
+        if is_uneven or (width is not None and width % self.side_multiple):
             message = f"{width} x {height}: sides must be multiples of {self.side_multiple}"
             raise ValueError(message)
 

@@ -74,7 +74,7 @@ class MammothModa2Pipeline(FlowPipeline):
         """
         if prompt_embeds is None or prompt_attention_mask is None or not num_image_rows:
             raise ValueError("prompt_embeds, prompt_attention_mask or num_image_rows is missing")
-        self.check_sides(height, width)
+        self.check_inputs(height, width)
         texts, states = divided(prompt_embeds, prompt_attention_mask, num_image_rows)
         context = self.image_states(states).repeat_interleave(num_images_per_prompt, dim=0)
         texts = texts.repeated(num_images_per_prompt)

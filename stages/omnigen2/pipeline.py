@@ -90,7 +90,7 @@ class OmniGen2Pipeline(FlowPipeline):
         all. `prompt_embeds` [prompts, length, size] are hidden states of `prompt`, with a mask
         [prompts, length]. Raises ValueError for sizes and references that cannot be.
         """
-        self.check_sides(height, width)
+        self.check_inputs(height, width)
         texts = self._texts(prompt, prompt_embeds, prompt_attention_mask, max_sequence_length)
         count = len(texts.mask)
         others = None
