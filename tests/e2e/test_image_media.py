@@ -1,19 +1,22 @@
 """Images with media over HTTP, through real processes: each equals the bare pipeline's."""
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from diffusers import DiffusionPipeline
 from PIL import Image
 from support.image_requests import picture_server
-from support.media_pipelines import GIVEN, Given
+from support.media_pipelines import GIVEN, Given, picture
 from support.pictures import file_of, pixels_of
 from support.tiny_pipelines import quiet
+from support.tiny_pipelines.beside import with_second, written
 
 from omnistage.stages.diffusion.request.outputs import pictures_of
 
@@ -69,3 +72,54 @@ def test_media_of_a_request_make_what_the_bare_pipeline_makes(name: str, tmp_pat
     difference = made.astype(int) - np.stack(pictures_of(wanted, 1))
     assert np.abs(difference).max() <= 1
     assert made.std() > 1
+
+
+def test_two_controlnets_beside_a_pipeline_get_an_image_and_a_scale_each(tmp_path: Path) -> None:
+    bare, model, net = written("StableDiffusionXLControlNetPipeline", tmp_path)
+    second, both = with_second(bare, tmp_path / "second")
+    images = [Image.fromarray(picture(seed, 32)) for seed in (1, 2)]
+    scales = {"controlnet_conditioning_scale": [0.5, 0.8], "control_guidance_start": [0.0, 0.4]}
+    body = {"prompt": "a cat", "seed": 3, "size": "32x32", **STEPS, **scales}
+    folders = [str(net), str(second)]
+    warm_up = {"height": 32, "width": 32, **STEPS}
+    with picture_server(
+        "diffusers.yaml", model, tmp_path, warm_up=warm_up, controlnet=folders
+    ) as server:
+        made = [
+            ask_controlled(server.url, body, named)
+            for named in (
+                [("control_image[]", images[0]), ("control_image[]", images[1])],
+                [("control_image[]", images[1]), ("control_image[]", images[0])],
+            )
+        ]
+        alone = httpx.post(
+            f"{server.url}/v1/images/generations",
+            data=form_of(body),
+            files={"control_image": ("a.png", file_of(images[0]), PNG)},
+            timeout=300,
+        )
+    generator = torch.Generator().manual_seed(3)
+    with torch.inference_mode():
+        wanted = both(
+            prompt="a cat", image=images, generator=generator, output_type="np", **warm_up, **scales
+        )
+    difference = made[0].astype(int) - pictures_of(wanted, 1)[0]
+    assert np.abs(difference).max() <= 1
+    assert np.abs(made[0].astype(int) - made[1]).max() > 1, "the images count in their order"
+    assert (alone.status_code, alone.json()["error"]["param"]) == (400, "control_image")
+
+
+def form_of(body: dict[str, Any]) -> dict[str, str]:
+    return {name: v if isinstance(v, str) else json.dumps(v) for name, v in body.items()}
+
+
+def ask_controlled(
+    url: str, body: dict[str, Any], named: list[tuple[str, Image.Image]]
+) -> npt.NDArray[np.uint8]:
+    """Send a form with control images; returns the image."""
+    files = [(name, ("a.png", file_of(image), PNG)) for name, image in named]
+    answer = httpx.post(
+        f"{url}/v1/images/generations", data=form_of(body), files=files, timeout=300
+    )
+    assert answer.status_code == 200, answer.text
+    return pixels_of(answer.json()["data"][0]["b64_json"])

@@ -10,12 +10,11 @@ import pytest
 import torch
 from PIL import Image
 from support.tiny_pipelines import quiet
-from support.tiny_pipelines.build import build
+from support.tiny_pipelines.beside import with_second, written
 from support.tiny_pipelines.calls import arguments
 from support.tiny_pipelines.compare import PIXEL, compare, distance
 from support.tiny_pipelines.media import SIDE, any_image
 
-from omnistage.stages.diffusion.controlnets import FORMS
 from omnistage.stages.diffusion.loading import loading as loading_module
 from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.request.tasks import Tasks
@@ -39,32 +38,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def without_controls(name: str) -> Any:
-    for form in reversed(FORMS):
-        name = name.replace(form, "")
-    return getattr(diffusers, name)
-
-
-def written(name: str, folder: Path) -> tuple[Any, Path, Path]:
-    """Return a pipeline with a ControlNet, and the folders of both parts of it."""
-    bare = build(getattr(diffusers, name))
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(1)
-        for weight in bare.controlnet.parameters():
-            if not weight.any():  # a new one adds nothing
-                torch.nn.init.normal_(weight, std=0.3)
-        if name.startswith("StableDiffusion3"):
-            # Its control images are encoded with noise of torch's own generator: here with none.
-            last = bare.vae.quant_conv or bare.vae.encoder.conv_out
-            half = len(last.bias) // 2
-            last.weight[half:], last.bias[half:] = 0, -30
-    parts = {one: part for one, part in bare.components.items() if one != "controlnet"}
-    model, net = folder / "model", folder / "net"
-    without_controls(name)(**parts).save_pretrained(model)
-    bare.controlnet.save_pretrained(net)
-    return bare, model, net
 
 
 def pixels(pipeline: Any, **given: Any) -> Any:
@@ -94,14 +67,9 @@ def test_a_pipeline_with_one_beside_it_equals_the_bare_one_alone_and_three_at_on
 
 def test_several_get_an_image_and_a_scale_each(tmp_path: Path) -> None:
     bare, model, net = written(SEVERAL, tmp_path)
-    second = type(bare.controlnet).from_pretrained(net)
-    with torch.no_grad():
-        for weight in second.parameters():
-            weight.mul_(1.5)
-    second.save_pretrained(tmp_path / "second")
-    folders = [str(net), str(tmp_path / "second")]
+    second, both = with_second(bare, tmp_path / "second")
+    folders = [str(net), str(second)]
     pipeline = LoadOptions.of({"controlnet": folders}).load(str(model)).pipeline
-    both = type(bare)(**{**bare.components, "controlnet": [bare.controlnet, second]})
     given: dict[str, Any] = {
         "image": [any_image(1), any_image(2)],
         "controlnet_conditioning_scale": [0.5, 0.8],
