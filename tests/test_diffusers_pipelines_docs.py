@@ -1,6 +1,7 @@
 """The table of Diffusers' pipelines is what the stage's rules make of the installed Diffusers."""
 
 import difflib
+import re
 
 import pytest
 from diffusers import (
@@ -10,6 +11,15 @@ from diffusers import (
     WanPipeline,
 )
 from pipelines import COMMAND, PAGE, Judgement, component_classes, page, pipeline_classes, recorded
+from support.tiny_pipelines.compare import ARGUMENTS_DIFFER, Comparison
+
+from omnistage.stages.diffusion.engine.warm_up import CHANGES_ATTENTION, DIFFERS, NO_PAIRS
+
+REASONS = "|".join(map(re.escape, (CHANGES_ATTENTION, NO_PAIRS, DIFFERS, ARGUMENTS_DIFFER)))
+CELL = re.compile(
+    r"ran: (NOT )?equal, shares ((all|some) of its forwards|none of its forwards "
+    rf"\(({REASONS})\))"
+)
 
 
 def test_the_table_is_what_the_rules_make_of_the_installed_diffusers() -> None:
@@ -17,6 +27,28 @@ def test_the_table_is_what_the_rules_make_of_the_installed_diffusers() -> None:
     made = page(recorded(written))
     changes = "\n".join(difflib.unified_diff(written.split("\n"), made.split("\n"), n=0))
     assert made == written, f"docs/diffusers-pipelines.md is old; run `{COMMAND}`:\n{changes}"
+
+
+@pytest.mark.parametrize(
+    ("cell", "is_written"),
+    [
+        (str(Comparison(0, 0, {3: 4}, "")), True),
+        (str(Comparison(0, 0, {1: 2, 2: 1}, "")), True),
+        (str(Comparison(0, 0, {1: 4}, "")), True),
+        (str(Comparison(0, 0, {1: 4}, "calls for two pictures cannot be made")), True),
+        ("ran: equal", False),
+        ("ran: equal, shares all of its forwards (by hand)", False),
+        ("ran: equal, shares none of its forwards", False),
+        ("ran: equal, shares none of its forwards (nobody's reason)", False),
+    ],
+)
+def test_a_cell_by_hand_is_told_from_one_of_the_script(cell: str, is_written: bool) -> None:
+    assert bool(CELL.fullmatch(cell)) == is_written
+
+
+def test_each_cell_that_ran_is_one_that_the_script_writes() -> None:
+    for name, cell in recorded(PAGE.read_text(encoding="utf-8")).items():
+        assert CELL.fullmatch(cell), f"{name}: {cell}; run `make pipelines`"
 
 
 def test_each_class_has_a_reason_or_an_endpoint() -> None:

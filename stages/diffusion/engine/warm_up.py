@@ -17,6 +17,11 @@ from omnistage.stages.diffusion.pipeline import Arguments, Pipeline
 
 logger = logging.getLogger(__name__)
 
+# The reasons for which requests share no forwards.
+CHANGES_ATTENTION = "a call changes the denoiser's attention: one request at a time"
+NO_PAIRS = "calls for two pictures cannot be made"
+DIFFERS = "merged calls of the denoiser differ from single ones"
+
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
@@ -59,9 +64,9 @@ class WarmUp:
             raise ValueError(f"the pipeline did not call its denoiser: {names}")
         alone_because = ""
         if not is_kept():
-            alone_because = "a call changes the denoiser's attention: one request at a time"
+            alone_because = CHANGES_ATTENTION
         elif not second:
-            alone_because = "calls for two pictures cannot be made"
+            alone_because = NO_PAIRS
         targets = {}
         axes = None
         for name, module in self.stepped.items():
@@ -72,7 +77,7 @@ class WarmUp:
             # one that two short calls do not reach is of the same kind as the one before it
             targets[name] = Denoiser(name, module.forward, axes, self.beside)
         if not any(targets[name].may_merge for name in self.denoisers) and not alone_because:
-            alone_because = "merged calls of the denoiser differ from single ones"
+            alone_because = DIFFERS
         if alone_because:
             logger.warning("no forwards are shared: %s", alone_because)
         return Learned(targets, speed, alone_because, runs_one=not is_kept())

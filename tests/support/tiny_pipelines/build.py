@@ -9,9 +9,10 @@ import torch
 from diffusers import DDIMScheduler
 from pipelines import component_classes
 from support.tiny_pipelines import quiet
+from support.tiny_pipelines.qwen_images import CLASSES as QWEN_CLASSES
 from support.tiny_pipelines.recipes import LARGE, Recipe, recipe_of
 from support.tiny_pipelines.sizes import IMAGE_SIZES
-from support.tiny_pipelines.sounds import CLASSES
+from support.tiny_pipelines.sounds import CLASSES as SOUND_CLASSES
 from support.tiny_pipelines.texts import (
     can_make,
     make_any_tokenizer,
@@ -24,6 +25,7 @@ from support.tiny_pipelines.video_sizes import VIDEO_SIZES
 
 from omnistage.stages.diffusion.checkpoint.parts import make_vae
 
+CLASSES = {**SOUND_CLASSES, **QWEN_CLASSES}
 SIZES = {**IMAGE_SIZES, **UNET_SIZES, **VIDEO_SIZES}
 GUIDERS = ("ClassifierFreeGuidance", "AdaptiveProjectedMixGuidance")
 KEPT = ("text_encoder", "tokenizer", "transformer", "unet", "scheduler")

@@ -19,6 +19,7 @@ from omnistage.stages.diffusion.request.videos import counted
 PIXEL = 1.001 / 255  # a step of a byte
 NUM_TOGETHER = 3
 TIMEOUT_S = 120
+ARGUMENTS_DIFFER = "their arguments differ"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Comparison:
         """Return the cell of the table of pipelines."""
         equal = "equal" if self.is_equal else "NOT equal"
         shared = f"shares {self.shared} of its forwards"
-        reason = self.alone_because or "their arguments differ"
+        reason = self.alone_because or ARGUMENTS_DIFFER
         return f"ran: {equal}, {shared}" + (f" ({reason})" if self.shared == "none" else "")
 
     @property

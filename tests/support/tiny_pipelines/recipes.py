@@ -26,11 +26,12 @@ from support.tiny_pipelines.media import (
     nine_frames,
 )
 from support.tiny_pipelines.sizes import GLM_IDS, LATENT, PACKED
-from support.tiny_pipelines.texts import make_processor
+from support.tiny_pipelines.texts import config_of, make_processor, t5_gemma
 from support.tiny_pipelines.unet_sizes import SDXL
 from support.tiny_pipelines.video_sizes import VIDEO_SIZES
 from transformers import (
     ByT5Tokenizer,
+    MistralForCausalLM,
     SiglipImageProcessor,
     SiglipVisionConfig,
     SiglipVisionModel,
@@ -93,6 +94,16 @@ def siglip() -> Any:
     return SiglipVisionModel(SiglipVisionConfig(hidden_size=size, **heads, **pixels)).eval()
 
 
+def t5_gemma_encoder() -> Any:
+    """Return T5Gemma's encoder."""
+    return t5_gemma().encoder
+
+
+def mistral() -> Any:
+    """Return a text model with a head, in place of Mistral 3."""
+    return MistralForCausalLM(config_of(MistralForCausalLM)).eval()
+
+
 def glm_text() -> Any:
     """Return a T5 of bytes."""
     return T5EncoderModel(T5Config(**{**t5_sizes(TEXT_SIZE), "vocab_size": 384})).eval()
@@ -132,7 +143,6 @@ LARGE = frozenset(
         "HiDreamImagePipeline",
         "QwenImageEditInpaintPipeline",
         "QwenImageEditPipeline",
-        "QwenImageEditPlusPipeline",
         "QwenImageLayeredPipeline",
     }
 )
@@ -166,7 +176,6 @@ SIGLIP = {
 COSMOS = {"safety_checker": HarmlessText}
 TEMPLATE = {"template": "{}", "crop_start": 0}
 WIDE = {"vae": lambda: make_vae(16), "transformer": {"in_channels": 16, "out_channels": 16}}
-SMALL_VAE = {"base_dim": 4, "dim_mult": [1, 1, 1, 1], "temperal_downsample": [False, True, True]}
 I2V = {"in_channels": 3 * LATENT}
 
 # By the beginning of a class's name; a later one changes what an earlier one says.
@@ -193,9 +202,14 @@ FAMILIES: tuple[tuple[str, Recipe], ...] = (
     ("FluxControlI", Recipe({"transformer": {"in_channels": 2 * PACKED, "out_channels": PACKED}})),
     ("FluxKontext", Recipe(call={"max_area": 32 * 32, "_auto_resize": False})),
     ("Flux2", Recipe(call={"text_encoder_out_layers": (1,)})),
+    (
+        "Flux2P",
+        Recipe(
+            {"text_encoder": mistral, "transformer": {"guidance_embeds": True}}, without=("image",)
+        ),
+    ),
     ("Flux2KleinP", Recipe(without=("image",))),
     ("Flux2KleinKV", Recipe(without=("image",))),
-    ("QwenImageEdit", Recipe({"vae": SMALL_VAE})),
     ("PixArt", Recipe(call={**PLAIN, "clean_caption": False})),
     ("Sana", Recipe(call={**PLAIN, "complex_human_instruction": None, "clean_caption": False})),
     (
@@ -215,7 +229,7 @@ FAMILIES: tuple[tuple[str, Recipe], ...] = (
     ("IFSuperResolution", Recipe(UPSCALER)),
     ("IFImg2ImgSuper", Recipe(UPSCALER)),
     ("IFInpaintingSuper", Recipe(UPSCALER)),
-    ("PRX", Recipe(call=PLAIN)),
+    ("PRX", Recipe({"text_encoder": t5_gemma_encoder, "vae": make_vae}, PLAIN)),
     ("HunyuanDiT", Recipe(call=PLAIN)),
     ("CogView3", Recipe({"scheduler": CogVideoXDDIMScheduler}, {"max_sequence_length": 224})),
     ("CogVideoX", Recipe({"scheduler": CogVideoXDDIMScheduler}, {"num_frames": 9})),

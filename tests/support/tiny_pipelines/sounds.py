@@ -30,8 +30,7 @@ from diffusers.models.transformers.ace_step_transformer import AceStepTransforme
 from diffusers.pipelines.ace_step.modeling_ace_step import AceStepConditionEncoder
 from diffusers.pipelines.stable_audio.modeling_stable_audio import StableAudioProjectionModel
 from support.tiny_pipelines.films import kandinsky_6, ltx2
-from support.tiny_pipelines.texts import SIZES, make_any_tokenizer, make_text_encoder
-from transformers import T5GemmaConfig, T5GemmaEncoderModel
+from support.tiny_pipelines.texts import make_any_tokenizer, make_text_encoder, t5_gemma
 
 from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE
 
@@ -81,13 +80,6 @@ def stable_audio() -> StableAudioPipeline:
     )
 
 
-def _t5_gemma() -> T5GemmaEncoderModel:
-    config = T5GemmaConfig(
-        encoder=dict(SIZES), decoder=dict(SIZES), is_encoder_decoder=False, **{"dropout_rate": 0}
-    )
-    return T5GemmaEncoderModel(config).eval()
-
-
 def stable_audio_3(made: type = StableAudio3Pipeline) -> Any:
     """Return Stable Audio 3, which re-noises with the request's generator."""
     vae = AutoencoderSAME(
@@ -117,7 +109,7 @@ def stable_audio_3(made: type = StableAudio3Pipeline) -> Any:
                 weight.normal_(std=0.1)
     return made(
         vae=vae,
-        text_encoder=_t5_gemma(),
+        text_encoder=t5_gemma(),
         tokenizer=make_any_tokenizer("GemmaTokenizer"),
         duration_embedder=StableAudio3DurationEmbedder(output_dim=TEXT_SIZE, fourier_dim=16).eval(),
         transformer=transformer,

@@ -10,6 +10,8 @@ from tokenizers.processors import TemplateProcessing
 from transformers import (
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
+    T5GemmaConfig,
+    T5GemmaEncoderModel,
     UMT5Config,
     UMT5EncoderModel,
 )
@@ -104,6 +106,14 @@ def _clip_vision(has_projection: bool) -> Any:
     )
     sizes = {"image_size": 32, "patch_size": 8}
     return made(config_of(made, **sizes)).eval()
+
+
+def t5_gemma() -> T5GemmaEncoderModel:
+    """Return T5Gemma without its decoder."""
+    config = T5GemmaConfig(
+        encoder=dict(SIZES), decoder=dict(SIZES), is_encoder_decoder=False, **{"dropout_rate": 0}
+    )
+    return T5GemmaEncoderModel(config).eval()
 
 
 MAKERS: Mapping[str, Callable[[], Any]] = {
