@@ -13,7 +13,7 @@ from omnistage.stage_configs.kinds import Kind, Offer, Payload, payloads
 SPEAKING = ("talker_config", "token2wav_config", "code2wav_config", "tts_config", "vocoder_config")
 SENTENCE_MODULES = "modules.json"  # of a sentence-transformers folder: how it pools
 TEXT_ONLY = "text only: its speech stages are not supported"
-TRANSCRIBERS = frozenset({"qwen3_asr"})  # model types that are served as transcribers
+TRANSCRIBERS = frozenset({"qwen3_asr", "whisper"})  # model types that are served as transcribers
 MEL_BINS = "num_mel_bins"  # Whisper's only word for audio
 TINY = "omnistage.stages.checkpoint"
 
