@@ -11,7 +11,7 @@ from sizes import FRAME, NUM_CODEBOOKS, small_config
 from tokens import make_tokenizer
 from torch import nn
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
-from utterances import load_waves
+from utterances import codes_path, load_waves
 from voices import FLITE_RATE_HZ
 
 RATE_HZ = 24_000
@@ -87,7 +87,7 @@ class Pieces:
     """Random pieces of all utterances: codes int64 [b, codebooks, t] and waves [b, t * 1920]."""
 
     def __init__(self, run: Any) -> None:
-        codes = torch.load(run.out / "codes.pt", weights_only=True)["codes"]
+        codes = torch.load(codes_path(run.out, run.data), weights_only=True)["codes"]
         resample = torchaudio.transforms.Resample(FLITE_RATE_HZ, RATE_HZ).to(run.device)
         waves = []
         for part in load_waves(run.data)[:PARTS]:

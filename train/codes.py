@@ -1,14 +1,16 @@
 """Codes without a neural encoder: log-mel of 80 ms, principal components, residual k-means."""
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import torchaudio
-from loop import arguments
+from loop import Run, arguments
+from samples import Writer
 from sizes import CODEBOOK_SIZE, NUM_CODEBOOKS
-from utterances import load_utterances, load_waves
+from utterances import codes_path, flattened, load_utterances, load_waves
 from voices import FLITE_RATE_HZ
 
 BANDS, STEPS = 80, 8
@@ -82,34 +84,46 @@ def fit(points: torch.Tensor) -> dict[str, Any]:
     return {"books": books, "basis": basis, "mean": mean}
 
 
-def main() -> None:
-    """Write codes.pt: of each utterance its codes int16 [t, codebooks]."""
-    run = arguments(1)
-    lengths = [one.frames for one in load_utterances(run.data)]
-    parts = []
+def encode(points: torch.Tensor, fitted: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes int16 [n, codebooks] of log-mel [n, 640]; the square sum before and after each."""
+    points = points - fitted["mean"].float()
+    rest = points @ fitted["basis"].float()
+    total = points.square().sum()
+    lost = total - rest.square().sum()
+    codes, left = [], [total]
+    for book in fitted["books"]:
+        nearest = assign(rest, book.float())
+        rest = rest - book.float()[nearest]
+        codes.append(nearest.to(torch.int16).cpu())
+        left.append(lost + rest.square().sum())
+    return torch.stack(codes, 1), torch.stack(left)
+
+
+def mels(run: Run) -> Iterator[torch.Tensor]:
+    """Log-mel [n, 640] of all sounds, part after part."""
     for part in load_waves(run.data):
-        parts.append(log_mel(torch.from_numpy(part).to(run.device).float() / 32768))
-    points = torch.cat(parts)
-    assert len(points) == sum(lengths)
+        yield log_mel(torch.from_numpy(part).to(run.device).float() / 32768)
+
+
+def main() -> None:
+    """Write each utterance's text and codes int16 [t, codebooks]."""
+    run = arguments(1)
     if KEPT.exists():
         fitted = torch.load(KEPT, map_location=run.device, weights_only=True)
     else:
-        fitted = fit(points)
-    books = [book.float() for book in fitted["books"]]
-    points = points - fitted["mean"].float()
-    total = float((points * points).sum(1).mean())
-    rest = points @ fitted["basis"].float()
-    lost = total - float((rest * rest).sum(1).mean())
-    codes = []
-    for number, book in enumerate(books):
-        nearest = assign(rest, book)
-        rest = rest - book[nearest]
-        codes.append(nearest.to(torch.int16).cpu())
-        left = (lost + float((rest * rest).sum(1).mean())) / total
-        print(f"codebook {number}: {left:.4f} of the variance left", flush=True)
-    kept = {"books": [book.half().cpu() for book in books]}
+        fitted = fit(torch.cat(list(mels(run))))
+    codes, left = zip(*(encode(points, fitted) for points in mels(run)), strict=True)
+    sums = torch.stack(left).double().sum(0).tolist()
+    for number, rest in enumerate(sums[1:]):
+        print(f"codebook {number}: {rest / sums[0]:.4f} of the variance left", flush=True)
+    made = flattened(load_utterances(run.data), Writer())
+    made["codes"] = torch.cat(codes)
+    assert len(made["codes"]) == int(made["frames"][-1])
+    kept = {"books": [book.half().cpu() for book in fitted["books"]]}
     kept |= {name: fitted[name].half().cpu() for name in ("basis", "mean")}
-    torch.save({"codes": torch.stack(codes, 1), **kept}, run.out / "codes.pt")
+    path = codes_path(run.out, run.data)
+    torch.save({**made, **kept}, path.with_suffix(".new"))
+    path.with_suffix(".new").replace(path)
 
 
 if __name__ == "__main__":

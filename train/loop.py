@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,6 +30,34 @@ class Run:
     workers: int = 4
     more: bool = False
     checkpoint: Path | None = None
+    rank: int = 0  # of the processes that train one part together: torch.distributed.run
+    ranks: int = 1
+
+    def average(self, module: torch.nn.Module) -> None:
+        """Give a module's gradients their mean over all ranks."""
+        if self.ranks == 1:
+            return
+        grads = [one.grad for one in module.parameters() if one.grad is not None]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        torch.distributed.all_reduce(flat)
+        flat /= self.ranks
+        parts = flat.split([grad.numel() for grad in grads])
+        for grad, part in zip(grads, parts, strict=True):
+            grad.copy_(part.view_as(grad))
+
+    def share(self, module: torch.nn.Module) -> None:
+        """Give a module the weights that the first rank has."""
+        if self.ranks > 1:
+            for one in module.state_dict().values():
+                torch.distributed.broadcast(one, 0)
+
+    def of_first(self, value: float) -> float:
+        """The value that the first rank has."""
+        if self.ranks == 1:
+            return value
+        sent = torch.tensor(value, dtype=torch.float64, device=self.device)
+        torch.distributed.broadcast(sent, 0)
+        return float(sent)
 
     def begin(self, module: torch.nn.Module, name: str) -> None:
         """Give a part its weights in the checkpoint that is trained on, if there is one."""
@@ -68,6 +97,12 @@ def arguments(steps: int) -> Run:
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if ranks > 1:
+        if device.type == "cuda":
+            torch.cuda.set_device(rank)
+            device = torch.device("cuda", rank)
+        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return Run(
         given.data,
         given.out,
@@ -78,6 +113,8 @@ def arguments(steps: int) -> Run:
         given.workers,
         given.more,
         given.checkpoint,
+        rank,
+        ranks,
     )
 
 
@@ -120,7 +157,7 @@ class Training:
             yield self.step
             self.step += 1
             now = time.monotonic()
-            self.spent = before + now - started
+            self.spent = self.run.of_first(before + now - started)
             if now - last_saved > SAVE_EVERY_S:
                 self.save()
                 last_saved = now
@@ -136,7 +173,7 @@ class Training:
                 + loss.detach().float()
             )
         self._count += 1
-        if self._count == LOG_EVERY:
+        if self._count == LOG_EVERY and self.run.rank == 0:
             means = " ".join(
                 f"{name} {float(total) / LOG_EVERY:.3f}" for name, total in self._sums.items()
             )
@@ -145,12 +182,20 @@ class Training:
             self._count = 0
 
     def save(self) -> None:
-        """Writes the state, whole or not at all."""
+        """Writes the state, whole or not at all; the first rank does."""
+        if self.run.rank:
+            return
         state = {name: part.state_dict() for name, part in self.parts.items()}
         state["at"] = {"step": self.step, "spent": self.spent, "more": self.run.more}
         new = self.path.with_suffix(".new")
         torch.save(state, new)
         new.replace(self.path)
+
+    def resumed_at(self) -> int:
+        """The step of the state on disk, 0 without one."""
+        if not self.path.exists():
+            return 0
+        return int(torch.load(self.path, mmap=True, weights_only=True)["at"]["step"])
 
     def _resume(self) -> None:
         if not self.path.exists():

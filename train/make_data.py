@@ -21,6 +21,7 @@ from utterances import FRAME_16K, HELD_OUT, Utterance, padded_frames, save_part
 from voices import FLITE_RATE_HZ, SPEAKERS, speak, speak_words, trimmed
 
 PARTS = 64  # of the work; the data depend on it
+SHIFTS = 3  # of a text's sound, so that frames begin anywhere in its words
 
 
 def padded(samples: npt.NDArray[np.int16], pick: random.Random) -> npt.NDArray[np.int16]:
@@ -33,14 +34,17 @@ def padded(samples: npt.NDArray[np.int16], pick: random.Random) -> npt.NDArray[n
 def make_voices(
     seed: int, count: int, folder: str, data: Path, held_out: bool = False
 ) -> list[Utterance]:
-    """Texts for the talker; their samples are written to disk."""
+    """Texts for the talker, several times each; their samples are written to disk."""
     pick = random.Random(seed)
     made, waves = [], []
     for index in range(count):
         text, speaker = to_speak(pick, held_out), index % len(SPEAKERS)
         said = speak_words(text, SPEAKERS[speaker], folder)
-        waves.append(padded_frames(said.samples))
-        made.append(Utterance(text, speaker, said.ends, len(waves[-1]) // FRAME_16K))
+        for shift in range(1 if held_out else SHIFTS):
+            lead = pick.randrange(FRAME_16K) if shift else 0
+            waves.append(padded_frames(np.pad(said.samples, (lead, 0))))
+            ends = tuple(end + lead for end in said.ends)
+            made.append(Utterance(text, speaker, ends, len(waves[-1]) // FRAME_16K))
     save_part(data / "waves", seed, waves)
     return made
 
@@ -105,6 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, default=Path(".cache/small/data"))
     parser.add_argument("--scale", type=float, default=1.0, help="a share of the full amount")
+    parser.add_argument("--round", type=int, default=0, help="other texts to speak, in other data")
     parser.add_argument("--only", choices=("voices", "questions"), required=True)
     parser.add_argument("--flite", default="", help="folder of flite's libraries")
     given = parser.parse_args()
@@ -121,13 +126,13 @@ def main() -> None:
 
     if given.only == "voices":
         make = partial(make_voices, data=given.data)
-        said = in_parallel(make, full(80_000), given.flite, seed=1)
+        said = in_parallel(make, full(80_000), given.flite, seed=10 * given.round + 1)
         # The last ones are held out.
         make = partial(make_voices, data=given.data, held_out=True)
-        said += in_parallel(make, HELD_OUT, given.flite, seed=5)
+        said += in_parallel(make, HELD_OUT, given.flite, seed=10 * given.round + 5)
         _save(given.data / "utterances.pkl", said)
         frames = sum(one.frames for one in said)
-        print(f"{time.monotonic() - started:.0f} s: {len(said)} texts, {frames / 45_000:.1f} h")
+        print(f"{time.monotonic() - started:.0f} s: {len(said)} sounds, {frames / 45_000:.1f} h")
         return
     questions_about_pictures()  # before there are processes, which then have them
     asked = in_parallel(make_questions, full(30_000), given.flite, seed=2)

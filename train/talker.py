@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from loop import Run, Training, adam, arguments
+from loop import Training, adam, arguments
 from samples import Writer
 from sizes import CODEBOOK_SIZE, NUM_CODEBOOKS, WIDTH, small_config
 from texts import talk
@@ -17,7 +17,7 @@ from tokens import make_tokenizer
 from torch import nn
 from towers import speed_up
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
-from utterances import HELD_OUT, load_utterances
+from utterances import Library, Said
 from voices import SPEAKERS
 
 from omnistage.stages.qwen3_omni.talker_prompt import (
@@ -30,6 +30,8 @@ from omnistage.stages.qwen3_omni.talker_prompt import (
 BATCH = 224
 RATE = 1.8e-3
 JUDGE_EVERY = 500
+ALIKE = 4  # batches that are made together, each of rows of like length
+PREDICTED = 4096  # frames of a batch whose other codes are learned
 PLACE_LAYER = 3  # from which the place in the text is told in training
 WITH_MEDIA = 0.25  # of the prompts, once a thinker has been trained: media.py
 # The most of an utterance's codes that are read wrong: what was said before is no good guide to
@@ -50,30 +52,36 @@ EMPTY = {
 }
 
 
-@dataclass(frozen=True)
-class Said:
-    """An utterance: the text's tokens, the voice, codes int16 [t, codebooks]."""
-
-    tokens: list[int]
-    speaker: str
-    codes: np.ndarray[Any, Any]
-    ends: np.ndarray[Any, Any]  # of the tokens, in frames
-
-
 class Batches(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
     """Padded rows: what a talker's prompt and decode steps read, and what they are to say."""
 
     def __init__(
-        self, said: list[Said], media: list[dict[str, Any]], ids: SpeechIds, size: int, seed: int
+        self, out: Path, media: list[dict[str, Any]], ids: SpeechIds, size: int, seed: int
     ) -> None:
-        self._said, self._media, self._ids, self._size, self._seed = said, media, ids, size, seed
+        self._library, self._media, self._ids = Library(out), media, ids
+        self._size, self._seed = size, seed
         self._writer = Writer()
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         worker = torch.utils.data.get_worker_info()
         pick = random.Random(self._seed * 100 + (worker.id if worker else 0))
         while True:
-            yield self._batch(pick.choices(self._said, k=self._size), pick)
+            rows = self._drawn(ALIKE * self._size, pick)
+            rows.sort(key=lambda one: len(one["text"]))
+            starts = list(range(0, len(rows), self._size))
+            pick.shuffle(starts)
+            for start in starts:
+                yield self._batch(rows[start : start + self._size])
+
+    def held_out(self, pick: random.Random) -> dict[str, torch.Tensor]:
+        """A batch of what is never trained."""
+        return self._batch(self._drawn(self._size, pick, held_out=True))
+
+    def _drawn(
+        self, count: int, pick: random.Random, held_out: bool = False
+    ) -> list[dict[str, Any]]:
+        self._library.look()
+        return [self._rows(self._library.draw(pick, held_out), pick) for _ in range(count)]
 
     def _prompt(self, pick: random.Random, speaker: str) -> tuple[TalkerPrompt, torch.Tensor]:
         """Of an empty user turn, as for a given text, of a question, or of one with media."""
@@ -96,8 +104,7 @@ class Batches(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
         ids = self._writer.ids(f"{text}<|im_start|>assistant\n")
         return talker_prompt(self._ids, ids, [], speaker), nothing
 
-    def _batch(self, said: list[Said], pick: random.Random) -> dict[str, torch.Tensor]:
-        rows = [self._rows(one, pick) for one in said]
+    def _batch(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         longest = max(len(one["text"]) for one in rows)
         made = {}
         for name, empty in EMPTY.items():
@@ -112,7 +119,7 @@ class Batches(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
 
     def _rows(self, one: Said, pick: random.Random) -> dict[str, Any]:
         ids = self._ids
-        prompt, media = self._prompt(pick, one.speaker)
+        prompt, media = self._prompt(pick, SPEAKERS[one.speaker])
         start, count = len(prompt) - 1, len(one.codes)
         total = len(prompt) + count
         text = np.full(total, ids.tts_pad, np.int64)
@@ -207,9 +214,12 @@ class Speaker(nn.Module):
         first = F.cross_entropy(logits, labels[labels >= 0])
         residual = batch["residual"]
         speaks = residual[..., 0] >= 0
-        wanted = residual[speaks]
+        wanted, before = residual[speaks], hidden[speaks]
+        if self.training and len(wanted) > PREDICTED:
+            chosen = torch.randperm(len(wanted), device=wanted.device)[:PREDICTED]
+            wanted, before = wanted[chosen], before[chosen]
         inputs = self._of_frames(wanted[:, :-1], first_table, others)
-        inputs = torch.cat([hidden[speaks][:, None].to(inputs.dtype), inputs], 1)
+        inputs = torch.cat([before[:, None].to(inputs.dtype), inputs], 1)
         made = predictor.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
         heads = torch.stack([head.weight for head in predictor.lm_head])
         others_logits = torch.einsum("nkh,kvh->nkv", made[:, 1:], heads)
@@ -226,22 +236,6 @@ class Speaker(nn.Module):
         return torch.cat(parts, 1)
 
 
-def read_said(run: Run, writer: Writer) -> tuple[list[Said], list[Said]]:
-    """All utterances whose text is not longer than their sound: trained, held out."""
-    utterances = load_utterances(run.data)
-    codes = torch.load(run.out / "codes.pt", weights_only=True)["codes"]
-    rows = codes.split([one.frames for one in utterances])
-    said: list[Said] = []
-    held_out: list[Said] = []
-    for number, (one, frames) in enumerate(zip(utterances, rows, strict=True)):
-        tokens = writer.ids(one.text)
-        part = held_out if number >= len(utterances) - HELD_OUT else said
-        if len(tokens) + 1 < len(frames):
-            ends = one.token_ends(writer.offsets(one.text))
-            part.append(Said(tokens, SPEAKERS[one.speaker], frames.numpy(), ends))
-    return said, held_out
-
-
 def main() -> None:
     """Train, and write talker.pt."""
     run = arguments(10_000)
@@ -256,17 +250,18 @@ def main() -> None:
     talker = modeling.Qwen3OmniMoeTalkerForConditionalGeneration._from_config(config.talker_config)
     run.begin(talker, "talker")
     speaker = Speaker(talker, table).to(run.device)
+    run.share(speaker)
     optimizer = adam(speaker, RATE)
     training = Training(
         run, "talker", {"speaker": speaker, "optimizer": optimizer}, [(optimizer, RATE)]
     )
-    writer = Writer()
     known = run.out / "media.pt"
     media = torch.load(known, weights_only=True) if known.exists() else []
     ids = SpeechIds.of(config)
-    said, held_out = read_said(run, writer)
-    data = Batches(said, media, ids, run.size(BATCH), 1 + run.more)
-    tests = next(iter(Batches(held_out, media, ids, run.size(256), 77)))
+    # What is seen after a stop is not what was seen before it.
+    seed = 1 + run.more + 10 * run.rank + 1000 * training.resumed_at()
+    data = Batches(run.out, media, ids, run.size(BATCH), seed)
+    tests = Batches(run.out, media, ids, run.size(256), 77).held_out(random.Random(77))
     tests = {name: one.to(run.device) for name, one in tests.items()}
     workers = run.workers if run.device.type == "cuda" else 0
     batches = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=workers))
@@ -277,10 +272,11 @@ def main() -> None:
             first, rest, place, right = speaker(batch)
         optimizer.zero_grad(set_to_none=True)
         (first + 0.3 * rest + place).backward()
+        run.average(speaker)
         nn.utils.clip_grad_norm_(speaker.parameters(), 1.0)
         optimizer.step()
         training.log(first=first, rest=rest, place=place, right=right)
-        if training.step % JUDGE_EVERY == JUDGE_EVERY - 1:
+        if training.step % JUDGE_EVERY == JUDGE_EVERY - 1 and run.rank == 0:
             speaker.eval()
             with torch.no_grad(), run.autocast():
                 losses = [round(float(one), 3) for one in speaker(tests)]
