@@ -8,7 +8,11 @@ from omnistage.stage_configs.family import GRAPHS
 CHECKPOINTS = GRAPHS / "checkpoints"
 DEFAULT = "small"  # the model that `omnistage up` serves where none is named
 # What may be served by its name alone, and its graph; a folder of that name comes first.
-EMBEDDED = {"small": "small.yaml"}
+EMBEDDED = {
+    "small": "small.yaml",
+    "small-image": "small_image.yaml",
+    "small-with-image": "small_with_image.yaml",
+}
 
 
 def embedded_graph(target: str) -> Path | None:

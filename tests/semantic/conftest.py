@@ -1,4 +1,4 @@
-"""One server of the embedded model for all tests of meaning."""
+"""One server of the embedded models for all tests of meaning."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,7 @@ from support.server import running_server
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
-    """The embedded model, as it is served by its name."""
-    with running_server("small", tmp_path_factory.mktemp("small") / "log") as running:
+    """The embedded models in one graph, as it is served by its name."""
+    with running_server("small-with-image", tmp_path_factory.mktemp("small") / "log") as running:
+        running.model = "small"
         yield SmallServer(running)

@@ -9,7 +9,7 @@ from omnistage.stage_configs.embedded import CHECKPOINTS, EMBEDDED
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS, find_graph, pick_graph
 
-LIMIT_BYTES = 64_000_000
+LIMIT_BYTES = 64 << 20
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
