@@ -29,7 +29,6 @@ PROMPTS = (
     "a red circle on blue",
     "a green square on white",
     "a yellow triangle on black",
-    "a white star on green",
     "a purple square on yellow",
     "an orange triangle on blue",
 )
