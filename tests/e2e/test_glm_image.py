@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import os
-import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,15 +15,13 @@ import pytest
 import yaml
 from PIL import Image
 from references.omnigen2_drawings import Size, noise
-from support.chaos import victims
 from support.glm_image import edit_arguments, make_greedy
 from support.image_requests import STEPS, ask, bare_pipeline, expected, is_same, pictures_of
 from support.killed_image_stage import check_a_killed_stage
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
-from support.snapshots import reported_page
-from support.waiting import until
+from support.shared_forwards import denoised_at_once, pid_of
 
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.glm_image.sources import fitting
@@ -135,50 +132,19 @@ async def test_a_chats_image_is_edited(server: TinyServer, bare_glm: Any) -> Non
     assert is_same(picture, one.expected(bare_glm, 0)[0])
 
 
-def forwards(server: TinyServer) -> tuple[float, float]:
-    """Return how many forwards the denoiser made, and for how many requests, all added up."""
-    page = reported_page(server)
-    found = re.findall(
-        r"^omnistage_denoising_batch_requests_(count|sum)\S* (\S+)$", page, re.MULTILINE
-    )
-    values = {name: float(value) for name, value in found}
-    return values.get("count", 0), values.get("sum", 0)
-
-
-def pid_of(server: TinyServer, stage: str, role: str) -> int:
-    """Return a process of a stage."""
-    return next(v.pid for v in victims(server) if (v.stage, v.role) == (stage, role))
-
-
-def has_done(stage: dict[str, Any], num_requests: int) -> bool:
-    """Whether a stage has had so many requests and has none left."""
-    return bool(stage["requests_total"] == num_requests and not stage["running"])
-
-
 async def test_requests_with_texts_of_equal_length_share_forwards(
     server: TinyServer, bare_glm: Any
 ) -> None:
     num_steps = 30
     prompts = ["a cat 'one'", "a dog 'two'", "a fox 'six'"]
-    count, total = forwards(server)
-    had = server.health()["prior"]["requests_total"]
-    denoiser = pid_of(server, "dit", "worker")
-    os.kill(denoiser, signal.SIGSTOP)  # it begins once all of them are there
-    try:
-        asked = [
-            asyncio.create_task(ask(server, prompt, 7, num_inference_steps=num_steps))
-            for prompt in prompts
-        ]
-        await until(lambda: has_done(server.health()["prior"], had + len(prompts)))
-    finally:
-        os.kill(denoiser, signal.SIGCONT)
-    for prompt, answer in zip(prompts, await asyncio.gather(*asked), strict=True):
+    asked = [ask(server, prompt, 7, num_inference_steps=num_steps) for prompt in prompts]
+    made = await denoised_at_once(server, "prior", asked)
+    for prompt, answer in zip(prompts, made.answers, strict=True):
         (picture,) = pictures_of(answer)
         assert is_same(picture, expected(bare_glm, prompt, 7, num_inference_steps=num_steps)[0])
     alone = len(prompts) * num_steps * 2  # with guidance
-    now, requests = await asyncio.to_thread(forwards, server)
-    assert requests - total == alone
-    assert now - count < 0.7 * alone
+    assert made.num_requests == alone
+    assert made.num_forwards < 0.7 * alone
 
 
 async def test_only_steps_of_the_image_are_progress(server: TinyServer) -> None:

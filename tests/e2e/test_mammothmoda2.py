@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from support.mammothmoda2 import Recorded, recorded
 from support.pictures import png
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
+from support.shared_forwards import denoised_at_once
 from support.waiting import until
 
 pytestmark = pytest.mark.engine
@@ -62,29 +62,16 @@ async def test_several_prompts_and_images_of_a_request_are_made(
     assert is_same(made[0], published.of("a cat", "image"))
 
 
-def forwards(server: TinyServer) -> tuple[float, float]:
-    """How many forwards of the denoiser there were, and for how many requests, all added up."""
-    page = httpx.get(f"{server.url}/metrics").text
-    found = re.findall(
-        r"^omnistage_denoising_batch_requests_(count|sum)\S* (\S+)$", page, re.MULTILINE
-    )
-    values = {name: float(value) for name, value in found}
-    return values.get("count", 0), values.get("sum", 0)
-
-
 async def test_requests_with_texts_of_several_lengths_share_forwards(server: TinyServer) -> None:
-    num_steps = 60
-    count, total = forwards(server)
+    num_steps = 30
     prompts = ["a cat", "a red fox", "two cats and a fox in the snow"]
-    asked = (ask(server, prompt, 7, num_inference_steps=num_steps) for prompt in prompts)
-    for answer in await asyncio.gather(*asked):
+    asked = [ask(server, prompt, 7, num_inference_steps=num_steps) for prompt in prompts]
+    made = await denoised_at_once(server, "image_ids", asked)
+    for answer in made.answers:
         pictures_of(answer)
     alone = len(prompts) * num_steps
-    # A stage sends its metrics once a second.
-    await until(lambda: forwards(server)[1] - total >= alone)
-    now, requests = forwards(server)
-    assert requests - total == alone
-    assert now - count < alone
+    assert made.num_requests == alone
+    assert made.num_forwards < 0.7 * alone
 
 
 async def test_only_steps_of_the_image_are_progress(server: TinyServer) -> None:
