@@ -1,7 +1,8 @@
 """Audio of pipelines on its whole way: HTTP, stage, file. Its samples are the bare pipeline's."""
 
 import io
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,19 @@ from PIL import Image
 from support.image_requests import bare_pipeline, picture_server
 from support.pictures import file_of
 from support.prompts import data_url
+from support.server import TinyServer
 from support.sounds import wav_of
 from support.tiny_pipelines import quiet
 from support.tiny_pipelines.films import FILM_RATE, GUIDED
 from support.tiny_pipelines.sounds import RATE, make_sound
 
+from omnistage.server.media.audio.track import Track
 from omnistage.server.media.mp4 import encode
 from omnistage.server.runtime.request import ImageOutput
+from omnistage.server.runtime.samples import SampleFormat
+from omnistage.server.tasks.audio_task import GeneratedAudioRequest
 from omnistage.stages.diffusion.request.outputs import to_uint8
+from omnistage.stages.diffusion.request.tasks import arguments_of
 
 pytestmark = pytest.mark.engine
 
@@ -69,18 +75,37 @@ CASES: Mapping[str, Mapping[str, Case]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_generated_audio_is_the_bare_pipeline_s(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / name
-    make_sound(name).save_pretrained(folder)
+@dataclass(frozen=True)
+class ServedSound:
+    """A server of a tiny pipeline of audio, and the pipeline's folder."""
+
+    name: str
+    folder: Path
+    server: TinyServer
+
+    def ask(self, body: Any) -> httpx.Response:
+        """Send a body, which may be JSON that `json` would not write."""
+        data = body if isinstance(body, str) else json.dumps(body)
+        headers = {"content-type": "application/json"}
+        url = f"{self.server.url}/v1/audio/generate"
+        return httpx.post(url, content=data.encode(), headers=headers, timeout=120)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def sound(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServedSound]:
+    folder = tmp_path_factory.mktemp("sound")
+    make_sound(request.param).save_pretrained(folder / "model")
+    with picture_server("diffusers.yaml", folder / "model", folder, warm_up=STEPS) as server:
+        yield ServedSound(request.param, folder / "model", server)
+
+
+def test_generated_audio_is_the_bare_pipeline_s(sound: ServedSound) -> None:
+    name, folder = sound.name, sound.folder
     common = {"input": "a slow piano", "audio_length": 0.5, "seed": SEED, **STEPS}
-    with picture_server("diffusers.yaml", folder, tmp_path, warm_up=STEPS) as server:
-        url = f"{server.url}/v1/audio/generate"
-        answers = {
-            which: httpx.post(url, json={**common, **case.fields}, timeout=60)
-            for which, case in CASES[name].items()
-        }
-        models = httpx.get(f"{server.url}/v1/models").json()["data"]
+    answers = {which: sound.ask({**common, **case.fields}) for which, case in CASES[name].items()}
+    models = httpx.get(f"{sound.server.url}/v1/models").json()["data"]
     assert models[0]["output_modalities"] == ["audio"]
     bare = bare_pipeline(folder)
     heard = []
@@ -104,6 +129,49 @@ def test_generated_audio_is_the_bare_pipeline_s(name: str, tmp_path: Path) -> No
         assert np.abs(samples - made.clip(-1, 1)).max() < 1e-4
         heard.append(samples)
     assert all(np.abs(one - heard[0]).max() > 1e-3 for one in heard[1:])
+
+
+MILLION = "[" + "1," * 999_999 + "1]"
+# Values of any kind, as JSON: what a field does not take, and what is too large for it.
+ODD = (
+    *("true", "-1", "1e308", "-1e308", "1e999", "NaN", "1" + 400 * "0", '""', '"x"', "[]", "[[1]]"),
+    *('{"__class__": "a"}', '{"a": {"b": [1]}}', json.dumps("\0"), json.dumps(33_000 * "a")),
+    MILLION,
+)
+STRIDE = 5
+NAMES = (*GeneratedAudioRequest.model_fields, "audio")
+
+
+def odd_bodies(pipeline: Any) -> Iterator[tuple[str, str]]:
+    """Yield bodies with values in each field, and below `extra` in each argument, in turn: every
+    kind of value in one of five fields.
+    """
+    plain = {"input": "rain", "audio_length": 0.1, **STEPS}
+    for number, name in enumerate(NAMES):
+        rest = json.dumps({one: value for one, value in plain.items() if one != name})
+        for odd in ODD[number % STRIDE :: STRIDE]:
+            yield name, f'{rest[:-1]}, "{name}": {odd}}}'
+    head = json.dumps(plain)[:-1]
+    for number, name in enumerate((*arguments_of(pipeline), "__class__", "__call__", "self")):
+        for odd in ODD[number % STRIDE :: STRIDE]:
+            yield f"extra.{name}", f'{head}, "extra": {{"{name}": {odd}}}}}'
+
+
+@pytest.mark.repeat
+def test_odd_values_are_refused_and_end_no_stage(sound: ServedSound) -> None:
+    plain = {"input": "rain", "audio_length": 0.1, "seed": SEED, **STEPS}
+    before = sound.ask(plain)
+    assert before.status_code == 200
+    pipelines = [case.made for case in CASES[sound.name].values() if case.made is not None]
+    for made in pipelines or [type(bare_pipeline(sound.folder))]:
+        for name, body in odd_bodies(object.__new__(made)):
+            answer = sound.ask(body)
+            assert answer.status_code in (200, 400, 404), (name, body[:200], answer.text)
+    hour = Track(SampleFormat(RATE, 1), bytes(2 * RATE * 3600)).encoded("opus")
+    answer = sound.ask({**plain, "audio": data_url("audio/ogg", hour)})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "audio.audio_url")
+    assert sound.ask(plain).content == before.content
+    assert sound.server.health()["dit"]["restarts"] == 0
 
 
 SIZE = {"height": 32, "width": 32, "num_frames": 9}
