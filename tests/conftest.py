@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, settings
 from support.installed import Installed
 
 from omnistage.connectors.sweep import make_run_directory
@@ -57,6 +58,11 @@ def is_of_the_session(item: pytest.Item, fixture: str) -> bool:
     assert isinstance(item, pytest.Function)
     found = item._fixtureinfo.name2fixturedefs.get(fixture)
     return found is not None and (found[-1].baseid, found[-1].scope) == (SHARING, "session")
+
+
+# An example takes long on a machine that stands still for a moment, which is no fault.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 def pytest_collection_finish() -> None:
