@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def is_of_the_session(item: pytest.Item, fixture: str) -> bool:
-    """Whether a test has the fixture of this name that all tests of the room share."""
+    """Return whether a test has the fixture of this name that all tests of the room share."""
     assert isinstance(item, pytest.Function)
     found = item._fixtureinfo.name2fixturedefs.get(fixture)
     return found is not None and (found[-1].baseid, found[-1].scope) == (SHARING, "session")

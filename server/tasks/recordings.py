@@ -28,7 +28,7 @@ class Audio:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
+        """Return its length in seconds."""
         return len(self.samples) / self.sample_rate_hz
 
     def to_float(self) -> npt.NDArray[np.float32]:
@@ -68,7 +68,7 @@ class Video:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
+        """Return its length in seconds."""
         return len(self.frames) / self.fps
 
     def to_mp4(self) -> bytes:

@@ -1,4 +1,4 @@
-"""From a prompt, its images and a size to the ids that the autoregressive half reads and makes."""
+"""Makes the ids that the autoregressive half reads, of a prompt, its images and a size."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -125,7 +125,7 @@ class PairLayer(nn.Module):
         is_image: torch.Tensor,
         hidden: torch.Tensor,
     ) -> torch.Tensor:
-        """From [n * 2, hidden] to the same shape."""
+        """Return hidden states [n * 2, hidden] after this layer, from those before it."""
         hidden = hidden + self.self_attn(positions, away, self.input_layernorm(hidden))
         inputs = self.post_attention_layernorm(hidden)
         made = self.mlp(inputs)

@@ -1,4 +1,4 @@
-"""From a text and a size to the ids that are read and made, and to the rows that leave."""
+"""Makes the ids that are read, of a text and a size, and counts those made and rows that leave."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

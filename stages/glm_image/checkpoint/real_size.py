@@ -1,4 +1,4 @@
-"""All of GLM-Image but its weights, at its real sizes: a folder to serve with dummy weights."""
+"""Writes a folder of GLM-Image at its real sizes, without weights, to serve with dummy ones."""
 
 from pathlib import Path
 
