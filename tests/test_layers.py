@@ -147,6 +147,7 @@ BESIDE: Table = {
         "embedding",
         "transcriber",
         "engine_stage",
+        "image_ids",
         "family",
         "plugin",
         VERSIONS_OF_VLLM,

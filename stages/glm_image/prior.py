@@ -1,7 +1,6 @@
 """The stage of image ids: prompts in, the ids that the pipeline draws from out."""
 
 import asyncio
-import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -9,11 +8,9 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from vllm.platforms import current_platform
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.checkpoint import Checkpoint
-from omnistage.stage_configs.own_arguments import with_own
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.glm_image.family import PRIOR
 from omnistage.stages.glm_image.grids import ID_SIDE, prior_ids, sides_of
@@ -31,18 +28,13 @@ from omnistage.stages.messages.arguments import ArgumentsToCome
 from omnistage.stages.messages.edge import Ids, Open, described
 from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.speech.talker_options import derived_seed
 from omnistage.stages.vllm.answers.traces import trace_headers
-from omnistage.stages.vllm.answers.truncation import take_over
-from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
-from omnistage.stages.vllm.engine.control import EngineControl
+from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.engine.engine import make_engine
-from omnistage.stages.vllm.engine.warm_up import kinds_of_speech, warm_up
-from omnistage.stages.vllm.engine_stage import EngineStage
+from omnistage.stages.vllm.image_ids import ImageIdsStage
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.ports import BridgeConfig
 from omnistage.stages.vllm.step.request_options import late_input_options
-from omnistage.stages.vllm.step.step_schema import ColumnLayout
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.lanes import lane_of
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -50,33 +42,24 @@ from omnistage.stages.worker.stage import Opened, StagePorts
 NO_WEIGHTS = "its weights are a part of a pipeline's folder, which its engine does not read again"
 ARGUMENT = "prior_token_ids"  # of the pipeline
 SAMPLING = {"temperature": 0.9, "top_p": 0.75}  # as published
-SAMPLED = ("temperature", "top_p", "top_k", "repetition_penalty")
 IMAGE = "image"  # the field of images to edit
 
 
-class Prior(EngineStage):
+class Prior(ImageIdsStage):
     """One AsyncLLM that makes the ids of a draft and then of the image; both have known lengths."""
 
     def __init__(self, ports: StagePorts) -> None:
-        if not ports.downstream:
-            raise ValueError(f"stage {ports.name} has no edge: nobody takes its ids")
-        self._ports = ports
-        self._layout = ColumnLayout(PRIOR_SCHEMA.columns)
+        super().__init__(ports, PRIOR_SCHEMA, "ids")
         self._encoding = ThreadPoolExecutor(1, "omnistage-sources")  # one request at a time
 
     async def start(self) -> Ready:
         """Load, and make two ids."""
         ports = self._ports
         self._prompts = PriorPrompts(ports.model)
-        options = {
-            "skip_tokenizer_init": True,
-            "dtype": "bfloat16" if current_platform.is_cuda_alike() else "float32",
-            **with_own(ports.engine, PRIOR),
-        }
         self._engine = make_engine(
             AsyncLLM,
             Checkpoint(ports.model).part(FOLDER),
-            options,
+            self._engine_options(PRIOR),
             BridgeConfig(PRIOR_SCHEMA, ledger=ports.ledger),
             prior_config,
             stage=ports.name,
@@ -86,24 +69,13 @@ class Prior(EngineStage):
         has_weights = ports.engine.get("load_format") != "dummy"
         load = partial(SourceEncoder, ports.model, device_of(None), dtype, has_weights=has_weights)
         self._sources = await asyncio.to_thread(load)
-        told = self._engine.model_config.get_diff_sampling_param()
-        self._sampling = SAMPLING | {name: told[name] for name in SAMPLED if name in told}
-        self._max_model_len: int = self._engine.model_config.max_model_len
-        await self._warm_up()
-        self._control = EngineControl(self._engine, NO_WEIGHTS, stage=ports.name)
-        return Ready(max_model_len=self._max_model_len, commands=self._control.commands)
+        return await self._make_ready(SAMPLING, NO_WEIGHTS)
 
-    async def _warm_up(self) -> None:
-        numbers = itertools.count()
-
-        async def answer(length: int, **kind: Any) -> None:
-            prompt = PriorPrompt.of_ids([0] * max(length, 1), [(1, 1), (1, 1)])
-            name, lanes = f"warm-up-{next(numbers)}", range(self._ports.num_lanes)
-            made = (self._make(f"{name}-{lane}", prompt, kind, lane) for lane in lanes)
-            await asyncio.gather(*made)
-
-        await answer(0)
-        await warm_up(self._engine.vllm_config, answer, kinds_of_speech())
+    async def _warm(
+        self, request_id: str, num_tokens: int, sampling: Mapping[str, Any], lane: int
+    ) -> None:
+        prompt = PriorPrompt.of_ids([0] * num_tokens, [(1, 1), (1, 1)])
+        await self._make(request_id, prompt, sampling, lane)
 
     async def serve(self, opened: Opened) -> None:
         """Announce the request downstream, then make the ids of all its prompts."""
@@ -180,11 +152,6 @@ class Prior(EngineStage):
             making = [group.create_task(make(row, one)) for row, one in enumerate(prompts)]
         return np.stack([one.result() for one in making])
 
-    def _seed(self, request: Request, row: int) -> dict[str, int]:
-        if request.seed is None:
-            return {}
-        return {"seed": derived_seed(request.seed, f"{self._ports.stage}-{row}")}
-
     async def _make(
         self,
         request_id: str,
@@ -203,23 +170,13 @@ class Prior(EngineStage):
             fed={POSITION: made_places.tolist()},
             complete=True,
         )
-        params = SamplingParams(
-            **{**self._sampling, **sampling},
-            max_tokens=prompt.num_made,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args=bridge.extra_args(),
-        )
-        take_over(params)
-        generated = self._engine.generate(
-            {"prompt_token_ids": prompt.ids.tolist()},
-            params,
+        made = await self._generated(
             request_id,
-            trace_headers=headers,
-            data_parallel_rank=lane,
+            prompt.ids.tolist(),
+            prompt.num_made,
+            sampling,
+            bridge.extra_args(),
+            lane,
+            headers,
         )
-        made: Sequence[int] = ()
-        async for output in generated:
-            made = output.outputs[0].token_ids
         return prompt.image_ids(made)

@@ -1,18 +1,15 @@
 """The stage of image ids: texts in, the states that the denoiser draws from out."""
 
 import asyncio
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
-from vllm.platforms import current_platform
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.kinds import Payload
-from omnistage.stage_configs.own_arguments import with_own
 from omnistage.stages.mammothmoda2.family import IMAGE_IDS
 from omnistage.stages.mammothmoda2.model_config import (
     DEFAULT_GUIDANCE,
@@ -26,19 +23,13 @@ from omnistage.stages.mammothmoda2.tokens import IMAGE_TOKENS, TEMPLATE, WORDS
 from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
 from omnistage.stages.messages.edge import Open, Rows, described
 from omnistage.stages.messages.to_gateway import Ready
-from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.speech.talker_options import derived_seed
 from omnistage.stages.vllm.answers.traces import trace_headers
-from omnistage.stages.vllm.answers.truncation import take_over
-from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
-from omnistage.stages.vllm.engine.control import EngineControl
+from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.engine.engine import make_engine
-from omnistage.stages.vllm.engine.warm_up import kinds_of_speech, warm_up
-from omnistage.stages.vllm.engine_stage import EngineStage
+from omnistage.stages.vllm.image_ids import SAMPLED, ImageIdsStage
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.step.request_options import ExportedRows, late_input_options
-from omnistage.stages.vllm.step.step_schema import ColumnLayout
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.lanes import lane_of
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -47,19 +38,15 @@ NO_WEIGHTS = "its weights are a part of a checkpoint, which its engine does not 
 PROMPT, NEGATIVE = "prompt_embeds", "negative_prompt_embeds"  # arguments of the pipeline
 MASKS = {PROMPT: "prompt_attention_mask", NEGATIVE: "negative_prompt_attention_mask"}
 FILES = (GENERATION, WORDS, IMAGE_TOKENS, TEMPLATE)
-SAMPLED = ("temperature", "top_p", "top_k", "repetition_penalty")
 GUIDANCE = "guidance"  # an option of the stage
 NO_EDITS = "This model's graph makes pictures from words only: it reads none to edit."
 
 
-class ImageIds(EngineStage):
-    """One AsyncLLM that makes images' ids, guided; the states of texts and ids leave from it."""
+class ImageIds(ImageIdsStage):
+    """Makes images' ids, guided; the states of texts and ids leave from its engine."""
 
     def __init__(self, ports: StagePorts) -> None:
-        if not ports.downstream:
-            raise ValueError(f"stage {ports.name} has no edge: nobody takes its states")
-        self._ports = ports
-        self._layout = ColumnLayout(SCHEMA.columns)
+        super().__init__(ports, SCHEMA, "states")
 
     async def start(self) -> Ready:
         """Load, and make an image of one id."""
@@ -70,15 +57,10 @@ class ImageIds(EngineStage):
             raise ValueError(f"{ports.model} has no {', '.join(missing)}")
         self._prompts = Prompts(checkpoint.folder, checkpoint.config)
         usual = checkpoint.json(GENERATION)
-        options = {
-            "skip_tokenizer_init": True,
-            "dtype": "bfloat16" if current_platform.is_cuda_alike() else "float32",
-            **with_own(ports.engine, IMAGE_IDS),
-        }
         self._engine = make_engine(
             AsyncLLM,
             ports.model,
-            options,
+            self._engine_options(IMAGE_IDS),
             BridgeConfig(
                 SCHEMA, sinks=sinks_of(ports.downstream, Payload.ARGUMENTS), ledger=ports.ledger
             ),
@@ -91,25 +73,12 @@ class ImageIds(EngineStage):
             stage=ports.name,
             part=ModelPart("llm_model.model.language_model."),
         )
-        told = self._engine.model_config.get_diff_sampling_param()
-        self._sampling = usual_sampling(usual) | {k: told[k] for k in SAMPLED if k in told}
-        self._max_model_len: int = self._engine.model_config.max_model_len
-        await self._warm_up()
-        self._control = EngineControl(self._engine, NO_WEIGHTS, stage=ports.name)
-        return Ready(max_model_len=self._max_model_len, commands=self._control.commands)
+        return await self._make_ready(usual_sampling(usual), NO_WEIGHTS)
 
-    async def _warm_up(self) -> None:
-        numbers = itertools.count()
-
-        async def answer(length: int, **kind: Any) -> None:
-            prompt = IdsPrompt([0] * max(length, 1))
-            name, lanes = f"warm-up-{next(numbers)}", range(self._ports.num_lanes)
-            await asyncio.gather(
-                *(self._run(f"{name}-{lane}", prompt, kind, lane=lane) for lane in lanes)
-            )
-
-        await answer(0)
-        await warm_up(self._engine.vllm_config, answer, kinds_of_speech())
+    async def _warm(
+        self, request_id: str, num_tokens: int, sampling: Mapping[str, Any], lane: int
+    ) -> None:
+        await self._run(request_id, IdsPrompt([0] * num_tokens), sampling, lane=lane)
 
     async def serve(self, opened: Opened) -> None:
         """Announce the request downstream, then make the ids of all its prompts."""
@@ -165,11 +134,6 @@ class ImageIds(EngineStage):
                 )
                 raise RequestError(400, message, param=param, code="context_length_exceeded")
 
-    def _seed(self, request: Request, row: int) -> dict[str, int]:
-        if request.seed is None:
-            return {}
-        return {"seed": derived_seed(request.seed, f"{self._ports.stage}-{row}")}
-
     def _options(
         self, request_id: str, prompt: IdsPrompt, to: list[str], rows: Rows | None
     ) -> dict[str, object]:
@@ -195,24 +159,15 @@ class ImageIds(EngineStage):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Read a prompt and make its ids; what leaves leaves from the engine."""
-        params = SamplingParams(
-            **{**self._sampling, **sampling},
-            max_tokens=prompt.num_made,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args=options or self._options(request_id, prompt, [], None),
-        )
-        take_over(params)
-        generated = self._engine.generate(
-            {"prompt_token_ids": list(prompt.ids)},
-            params,
+        await self._generated(
             request_id,
-            trace_headers=headers,
-            data_parallel_rank=lane,
+            list(prompt.ids),
+            prompt.num_made,
+            sampling,
+            options or self._options(request_id, prompt, [], None),
+            lane,
+            headers,
         )
-        async for _ in generated:
-            pass
 
 
 def usual_sampling(config: Json) -> dict[str, float]:

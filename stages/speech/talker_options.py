@@ -1,6 +1,5 @@
-"""Options of talkers, their seeds, the ids that end their engines' answers."""
+"""Options of talkers, the ids that end their engines' answers."""
 
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,11 +11,6 @@ from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from omnistage.stage_configs.json_types import JsonMap
-
-
-def derived_seed(seed: int, stage: str) -> int:
-    """A stage's own seed from the request's."""
-    return zlib.crc32(f"{seed}/{stage}".encode())
 
 
 def generation_config_folder(codec_eos: int) -> Path:

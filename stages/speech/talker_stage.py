@@ -20,9 +20,9 @@ from omnistage.stages.messages.to_gateway import Ready, Speech
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.speech.talker_options import (
     TalkerOptions,
-    derived_seed,
     generation_config_folder,
 )
+from omnistage.stages.vllm.answers.seeds import derived_seed
 from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.answers.truncation import take_over
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
