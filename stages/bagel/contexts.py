@@ -10,8 +10,8 @@ from torch import Tensor
 
 from omnistage.stages.bagel.cells import cells_of, parted
 from omnistage.stages.bagel.resizing import resized
-from omnistage.stages.bagel.settings import MARKS, BagelSettings
-from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.bagel.settings import BagelSettings
+from omnistage.stages.bagel.texts import END, START, said_text, text_ids
 
 # The smallest sides in which images are read: as latents, and by the vision tower.
 LEAST_LATENT, LEAST_VISION = 512, 224
@@ -29,6 +29,14 @@ class ReadContext:
         """Return it with more tokens."""
         return ReadContext(keys_and_values, self.position + num_positions)
 
+    def prefix(self, num_tokens: int) -> "ReadContext":
+        """Return the first tokens of texts alone; raises ValueError for more than there are."""
+        if not 0 <= num_tokens <= self.keys_and_values.shape[3]:
+            most = self.keys_and_values.shape[3]
+            raise ValueError(f"prefix_tokens must be 0 to {most}, not {num_tokens}")
+        position = torch.full_like(self.position, num_tokens)
+        return ReadContext(self.keys_and_values[:, :, :, :num_tokens], position)
+
 
 class ContextBuilder:
     """Reads texts and images with a pipeline's modules; contexts are never changed."""
@@ -37,8 +45,7 @@ class ContextBuilder:
         self._pipeline = pipeline
         self._settings = settings
         self._device = device
-        ids = pipeline.tokenizer.convert_tokens_to_ids(list(MARKS[:2]))
-        self._start, self._end = ids
+        self._start, self._end = pipeline.tokenizer.convert_tokens_to_ids([START, END])
 
     def empty(self) -> ReadContext:
         """Return the context of nothing."""
@@ -49,10 +56,22 @@ class ContextBuilder:
         none = torch.zeros(shape, dtype=dtype, device=self._device)
         return ReadContext(none, torch.zeros(1, dtype=torch.int64, device=self._device))
 
+    def given(self, keys_and_values: Tensor) -> ReadContext:
+        """Return a context of texts that was read elsewhere, [layers, 2, tokens, heads, size].
+
+        Raises ValueError for one of another shape than this model's.
+        """
+        empty = self.empty()
+        shape, own = list(keys_and_values.shape), list(empty.keys_and_values.shape[1:])
+        if len(shape) != len(own) or shape[:2] + shape[3:] != own[:2] + own[3:]:
+            raise ValueError(f"contexts must be of shape {own} but for the tokens, not {shape}")
+        return ReadContext(
+            keys_and_values[None].to(empty.keys_and_values), empty.position + shape[2]
+        )
+
     def text(self, before: ReadContext, text: str) -> ReadContext:
         """Read a text between its marks."""
-        ids = [self._start, *self._ids(text), self._end]
-        return self._read(before, ids)[0]
+        return self._read(before, text_ids(self._pipeline.tokenizer, text))[0]
 
     def image(self, before: ReadContext, image: Image.Image, generator: Generator) -> ReadContext:
         """Read an image as latents, then as it is seen; `generator` draws the latents."""
@@ -75,21 +94,7 @@ class ContextBuilder:
                 latest = int(torch.multinomial(odds, 1, generator=draw))
             else:
                 latest = int(logits.argmax())
-        text: str = self._pipeline.tokenizer.decode(ids)
-        start, end = MARKS[:2]
-        return text.split(end)[0].split(start)[1]
-
-    def check(self, text: str) -> None:
-        """Raise RequestError for a text that has one of the model's own marks."""
-        own = set(self._pipeline.tokenizer.all_special_tokens) | set(MARKS)
-        found = next((one for one in sorted(own) if one in text), None)
-        if found is not None:
-            message = f"prompt: {found} is a token of the model, which no prompt may have"
-            raise RequestError(400, message, param="prompt", code="invalid_value")
-
-    def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._pipeline.tokenizer.encode(text, add_special_tokens=False)
-        return ids
+        return said_text(self._pipeline.tokenizer, ids[1:])
 
     def _read(self, before: ReadContext, ids: list[int]) -> tuple[ReadContext, Tensor]:
         given = torch.tensor([ids], device=self._device)

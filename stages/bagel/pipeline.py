@@ -20,13 +20,8 @@ from omnistage.stages.bagel.contexts import ContextBuilder, Generator, ReadConte
 from omnistage.stages.bagel.guidance import FlowGuidance, Renormalisation
 from omnistage.stages.bagel.readers import ImageReader, LatentReader, TextReader
 from omnistage.stages.bagel.settings import MARKS, BagelSettings
+from omnistage.stages.bagel.texts import MAX_THINK_TOKENS, THINKING, check_text
 from omnistage.stages.bagel.transformer import BagelTransformer, FlowRow
-
-THINKING = (
-    "You should first think about the planning process in the mind and then generate the image. \n"
-    "The planning process is enclosed within <think> </think> tags, i.e. "
-    "<think> planning process here </think> image here"
-)
 
 
 @dataclass
@@ -130,12 +125,15 @@ class BagelPipeline(DiffusionPipeline):
         generator: torch.Generator | None = None,
         output_type: str = "pil",
         think: bool = False,
-        max_think_tokens: int = 1000,
+        max_think_tokens: int = MAX_THINK_TOKENS,
         think_temperature: float = 0.0,
         timestep_shift: float = 3.0,
         cfg_interval: tuple[float, float] | None = None,
         cfg_renorm_min: float = 0.0,
         cfg_renorm_type: Renormalisation | None = None,
+        contexts: Sequence[Tensor] | None = None,
+        prefix_tokens: int = 0,
+        thoughts: list[str] | None = None,
     ) -> BagelOutput:
         """Draw images of each prompt, after `image` if there is one.
 
@@ -144,6 +142,11 @@ class BagelPipeline(DiffusionPipeline):
         `cfg_img_scale`; what is None is as the model's authors have it, for edits and for texts
         alone. `num_inference_steps` counts the steps that are taken: their `num_timesteps` less
         one.
+
+        `contexts`: what was read of each prompt elsewhere, with its thought: keys and values
+        [layers, 2, tokens, heads, size], after rotation, of texts alone. `prefix_tokens` of them
+        are what guidance moves the image away from. Then nothing is read or thought here, and
+        `thoughts` has the thought of each prompt.
         """
         given = [] if image is None else image if isinstance(image, list) else [image]
         prompts = [prompt] if isinstance(prompt, str) else prompt
@@ -155,7 +158,7 @@ class BagelPipeline(DiffusionPipeline):
         height, width = height or usual[0], width or usual[1]
         self.check_inputs(height, width, num_inference_steps)
         for text in prompts:
-            builder.check(text)
+            check_text(self.tokenizer, text)
         guidance = FlowGuidance(
             guidance_scale,
             image_guidance_scale if image_guidance_scale is not None else 2.0 if given else 1.0,
@@ -163,11 +166,18 @@ class BagelPipeline(DiffusionPipeline):
             cfg_renorm_type or ("text_channel" if given else "global"),
             cfg_renorm_min,
         )
-        thinks = max_think_tokens if think else 0
-        scenes = [
-            self._scene(builder, text, given, thinks, think_temperature, generator)
-            for text in prompts
-        ]
+        if contexts is not None:
+            if given:
+                raise ValueError("contexts are of texts alone: they cannot have images")
+            scenes = self._scenes_read(builder, contexts, prefix_tokens, thoughts)
+        elif prefix_tokens or thoughts:
+            raise ValueError("prefix_tokens and thoughts go with contexts")
+        else:
+            thinks = max_think_tokens if think else 0
+            scenes = [
+                self._scene(builder, text, given, thinks, think_temperature, generator)
+                for text in prompts
+            ]
         drawn = [scene for scene in scenes for _ in range(num_images_per_prompt)]
         self.scheduler.set_shift(timestep_shift)
         latents = self._flow(drawn, (height, width), num_inference_steps, guidance, generator)
@@ -199,6 +209,22 @@ class BagelPipeline(DiffusionPipeline):
             thought = builder.thought(whole, max_think_tokens, temperature, generator)
             whole = builder.text(whole, thought)
         return Scene(whole, textless, imageless, thought)
+
+    def _scenes_read(
+        self,
+        builder: ContextBuilder,
+        contexts: Sequence[Tensor],
+        num_prefix: int,
+        thoughts: Sequence[str] | None,
+    ) -> list[Scene]:
+        """Return the scenes of prompts that were read elsewhere; raises ValueError."""
+        read = [builder.given(one) for one in contexts]
+        parts = [one.prefix(num_prefix) for one in read]
+        said = thoughts or [""] * len(read)
+        return [
+            Scene(whole, part, whole, thought)
+            for whole, part, thought in zip(read, parts, said, strict=True)
+        ]
 
     def _flow(
         self,

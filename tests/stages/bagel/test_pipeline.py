@@ -13,7 +13,9 @@ from support.bagel import RecordedDrawings, call_of
 from support.image_requests import is_same
 
 from omnistage.stages.bagel.cells import CellEmbedding
+from omnistage.stages.bagel.contexts import ContextBuilder
 from omnistage.stages.bagel.pipeline import BagelPipeline
+from omnistage.stages.bagel.texts import THINKING
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.merging.setting import DEFAULT
@@ -146,6 +148,52 @@ def test_sampled_thoughts_are_repeated_by_their_seed(pipeline: BagelPipeline) ->
 
     assert thought(1) == thought(1)
     assert len({thought(seed) for seed in range(1, 5)}) > 1
+
+
+@pytest.mark.parametrize("name", ["text", "thought"])
+def test_a_context_that_was_read_elsewhere_draws_the_same(
+    name: str, pipeline: BagelPipeline, recorded: RecordedDrawings
+) -> None:
+    builder = ContextBuilder(pipeline, pipeline.settings, torch.device("cpu"))
+    drawing, thought = DRAWINGS[name], recorded.thought(name)
+    with torch.inference_mode():
+        first = builder.text(builder.empty(), THINKING) if thought else builder.empty()
+        whole = builder.text(first, drawing.prompt)
+        whole = builder.text(whole, thought) if thought else whole
+    given = {
+        "prompt": ["-"],
+        "contexts": [whole.keys_and_values[0]],
+        "prefix_tokens": first.keys_and_values.shape[3],
+        "thoughts": [thought],
+    }
+    made = drawn(pipeline, **(call_of(name) | given))
+    assert is_same(pictures_of(made, 1)[0], recorded.pixels(name))
+    assert made.thoughts == [thought]
+
+
+@pytest.mark.parametrize(
+    ("shape", "more", "problem"),
+    [
+        ((3, 2, 5, 2, 32), {}, "shape"),
+        ((3, 2, 5, 1), {}, "shape"),
+        ((3, 2, 5, 1, 32), {"prefix_tokens": 6}, "prefix_tokens must be 0 to 5"),
+        ((3, 2, 5, 1, 32), {"image": image((64, 64), 1)}, "cannot have images"),
+    ],
+    ids=["heads", "dimensions", "prefix", "images"],
+)
+def test_a_context_that_is_not_the_models_is_refused(
+    shape: tuple[int, ...], more: dict[str, Any], problem: str, pipeline: BagelPipeline
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        drawn(pipeline, prompt="a", contexts=[torch.zeros(shape)], **{**SMALL, **more})
+
+
+@pytest.mark.parametrize("alone", [{"prefix_tokens": 1}, {"thoughts": ["a"]}], ids=str)
+def test_what_goes_with_a_context_is_refused_without(
+    alone: dict[str, Any], pipeline: BagelPipeline
+) -> None:
+    with pytest.raises(ValueError, match="go with contexts"):
+        drawn(pipeline, prompt="a", **{**SMALL, **alone})
 
 
 def test_an_edit_has_the_last_images_size_unless_another_is_wanted(pipeline: BagelPipeline) -> None:
