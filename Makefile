@@ -7,7 +7,7 @@ DEMO := .venv-demo
 COMMA := ,
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed compose pipelines
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-tests thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed compose pipelines
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -108,6 +108,10 @@ gpu-compiles: venv
 # Qwen3-TTS at its real size on one GPU; ARGS="--tiny --rates 2 --levels 2 --streams 2" on a CPU.
 gpu-speech: venv
 	PYTHONPATH=tests $(BIN)/python tools/gpu_speech.py $(ARGS)
+
+# The tests that need a GPU, which CI does not run. ARGS="--co": their list.
+gpu-tests: venv
+	$(BIN)/python -m pytest -m gpu $$(grep -rlE 'mark\.gpu|RUNS_KERNELS' tests --include='test_*.py') $(ARGS)
 
 # A quantized thinker beside one in bfloat16 on one GPU; on a CPU the tiny one in bfloat16 beside float32.
 # ARGS="--model DIR --other '{quantization: fp8}' --other '{kv_cache_dtype: fp8}'": each of them beside the model's own.

@@ -34,3 +34,10 @@ CHAT = [
 )
 def test_a_text_is_as_far_as_its_first_other_token(text: str, gap: float) -> None:
     assert gap_of(text, "the sea", CHAT) == pytest.approx(gap)
+
+
+def test_a_byte_that_is_no_letter_is_in_the_text_as_its_replacement() -> None:
+    byte = {**token("\ufffd", -0.5), "bytes": [0x80]}
+    chat = [*CHAT[:2], {**byte, "top_logprobs": [byte]}, CHAT[2]]
+    assert gap_of("the\ufffd sea", "the\ufffd sea", chat) == 0
+    assert gap_of("the\ufffd sky", "the\ufffd sea", chat) == pytest.approx(0.25)

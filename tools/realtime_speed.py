@@ -157,7 +157,7 @@ def gap_of(text: str, chat: str, tokens: Sequence[dict[str, Any]]) -> float:
     """How many nats a text's token is below the chat's, where it is the first other one."""
     said, other = text.encode(), chat.encode()
     for token in tokens:
-        here = bytes(token["bytes"] or token["token"].encode())
+        here = in_text(token)
         if not other.startswith(here):  # a special token, which is not in the text
             continue
         other = other[len(here) :]
@@ -167,10 +167,15 @@ def gap_of(text: str, chat: str, tokens: Sequence[dict[str, Any]]) -> float:
         others = [
             one["logprob"]
             for one in token["top_logprobs"]
-            if one["token"] != token["token"] and said.startswith(bytes(one["bytes"]))
+            if one["token"] != token["token"] and said.startswith(in_text(one))
         ]
         return token["logprob"] - max(others) if others else float("inf")
     return 0.0 if not said else float("inf")
+
+
+def in_text(token: dict[str, Any]) -> bytes:
+    """A token's part of a text, which has U+FFFD for a byte that is no letter by itself."""
+    return bytes(token["bytes"] or token["token"].encode()).decode(errors="replace").encode()
 
 
 def compare(server: TinyServer, asked: argparse.Namespace) -> bool:
