@@ -24,11 +24,14 @@ from typing import Any
 
 warnings.filterwarnings("ignore")
 import diffusers  # noqa: E402
+import torch  # noqa: E402
 from diffusers import ModularPipeline  # noqa: E402
 from torch.nn import Module  # noqa: E402
 
+from omnistage.server.tasks.audio_task import MEDIA as AUDIO_MEDIA  # noqa: E402
 from omnistage.server.tasks.audio_task import GeneratedAudioRequest  # noqa: E402
 from omnistage.server.tasks.images.schema import EditRequest, ImageRequest  # noqa: E402
+from omnistage.server.tasks.videos.media import FIELDS as VIDEO_MEDIA  # noqa: E402
 from omnistage.server.tasks.videos.schema import VideoRequest  # noqa: E402
 from omnistage.stages.diffusion.loading.components import denoises  # noqa: E402
 from omnistage.stages.diffusion.loading.modular import (  # noqa: E402
@@ -40,8 +43,15 @@ from omnistage.stages.diffusion.makes import (  # noqa: E402
     call_of,
     signature_of,
 )
-from omnistage.stages.diffusion.request.arguments import FIELDS, RATES, STEPS  # noqa: E402
+from omnistage.stages.diffusion.request.arguments import (  # noqa: E402
+    FIELDS,
+    RATES,
+    STEPS,
+    argument_of,
+)
 from omnistage.stages.diffusion.request.extra import problem_of  # noqa: E402
+from omnistage.stages.diffusion.request.frames import frames_name  # noqa: E402
+from omnistage.stages.diffusion.request.places import JOINED  # noqa: E402
 from omnistage.stages.diffusion.request.previews import ON_STEP  # noqa: E402
 from omnistage.stages.diffusion.request.sound import ARGUMENTS, SWITCHES  # noqa: E402
 from omnistage.stages.diffusion.request.tasks import (  # noqa: E402
@@ -58,6 +68,8 @@ MEDIA = re.compile(r"(^|_)(image|images|video|videos|mask|audio|frames)$|conditi
 NO_MEDIA = re.compile(r"ip_adapter|attention|latent|num_|embed")
 # A mask of latents, and the seconds that say the same of audio.
 MASK, MASK_SECONDS = "mask", "mask_start_seconds"
+# What classes make of their image or prompt, unless it is given.
+MADE_OF_OTHERS = frozenset({"resized_image", "text_images"})
 BY_SIGNATURE = "by signature"
 VERDICTS = ("served", "limited", "refused")
 HEAD = "| pipeline | makes | today | why, or what is missing | fields | verified |"
@@ -66,11 +78,9 @@ AUDIO = "/v1/audio/generate"
 # Fields of media, as the stage names them.
 MEDIA_OF: Mapping[str, frozenset[str]] = {
     GENERATIONS: frozenset({"control_image"}),
-    EDITS: frozenset({"image", "mask", "control_image"}),
-    VIDEOS: frozenset(
-        {"image", "mask", "last_image", "video", "control_video", "reference_image", "audio"}
-    ),
-    AUDIO: frozenset({"audio"}),
+    EDITS: frozenset({"image", "mask", "control_image", "reference_image"}),
+    VIDEOS: frozenset(one.sent_as for one in VIDEO_MEDIA.values()),
+    AUDIO: frozenset(AUDIO_MEDIA),
 }
 ENDPOINTS: Mapping[str, type[Any]] = {
     GENERATIONS: ImageRequest,
@@ -153,11 +163,31 @@ class Judgement:
             limits.append("no previews: it takes no callback")
         if self._unreached:
             limits.append(f"`call_defaults` must have {_listed(self._unreached)}")
-        media = [one for one in known if MEDIA.search(one) and not NO_MEDIA.search(one)]
-        unreached = [one for one in media if one not in self._reached]
-        if unreached:
-            limits.append(f"no field for {_listed(unreached)}")
+        unreached = [one for one in known if self._is_unreached(one)]
+        own = [one for one in unreached if _is_own(known[one])]
+        fields = [one for one in unreached if one not in own]
+        if own:
+            limits.append(f"{_listed(own)}: an object of the class's own")
+        if fields:
+            limits.append(f"no field for {_listed(fields)}")
         return limits
+
+    def _is_unreached(self, name: str) -> bool:
+        """Return whether an argument is a medium that no field, and no other argument, brings."""
+        if not MEDIA.search(name) or NO_MEDIA.search(name) or name in MADE_OF_OTHERS:
+            return False
+        if name in self._reached or not problem_of(self._instance, name):
+            return False
+        places = self._tasks[0].places
+        is_joined = name in places and places[name].argument in JOINED
+        return not is_joined and name not in self._intermediate
+
+    @cached_property
+    def _intermediate(self) -> frozenset[str]:
+        """Returns what blocks of a modular pipeline make for those behind them."""
+        if not issubclass(self.made, ModularAdapter):
+            return frozenset()
+        return frozenset(self.made.blocks_class().intermediate_output_names)
 
     @cached_property
     def endpoints(self) -> dict[str, list[str]]:
@@ -172,7 +202,7 @@ class Judgement:
             path: [
                 one
                 for one in (*FIELDS, *heard)
-                if (one in self._known or one in heard) and _has_field(path, one)
+                if (argument_of(self._known, one) or one in heard) and _has_field(path, one)
             ]
             for path in found
         }
@@ -226,7 +256,8 @@ class Judgement:
         places = self._tasks[0].places.items()
         seconds = {MASK} if MASK_SECONDS in self._known else set()
         media = {place.argument for field, place in places if field in brought}
-        return {*GIVEN, *SWITCHES, *seconds, *media}
+        frames = {name} if (name := frames_name(self._known)) else set()
+        return {*GIVEN, *SWITCHES, *frames, *seconds, *media}
 
     @property
     def _required(self) -> list[str]:
@@ -250,6 +281,11 @@ class Judgement:
 
 def _listed(names: typing.Iterable[str]) -> str:
     return ", ".join(f"`{one}`" for one in names)
+
+
+def _is_own(parameter: inspect.Parameter) -> bool:
+    """Return whether a parameter is annotated as a tensor or a dictionary and nothing else."""
+    return parameter.annotation in (torch.Tensor, torch.FloatTensor, dict)
 
 
 def _brings(path: str, task: PipelineTask) -> bool:

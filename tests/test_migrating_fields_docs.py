@@ -57,6 +57,11 @@ BODIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "`reference_image`": {"reference_image": [IMAGE, IMAGE]},
         "`video`, at /v1/videos/edits too": {"video": VIDEO},
         "`control_video`, `mask`": {"video": VIDEO, "control_video": VIDEO, "mask": MASK},
+        "`control_video`, `face_video`, `video`": {
+            "control_video": VIDEO,
+            "face_video": VIDEO,
+            "video": VIDEO,
+        },
         "`audio`": {"audio": AUDIO},
         "`audio: false`": {"audio": False},
         "the same": {**STEPS, "guidance_scale": 2.0, "true_cfg_scale": 3.0},

@@ -32,7 +32,9 @@ MAX_SECONDS = 600
 DEFAULT_FORMAT = "wav"
 # In a form these are words; the others are JSON's numbers, booleans and objects, written out.
 WORDS = frozenset({"input", "model", "negative_prompt", "lyrics", "response_format"})
-MEDIA: Mapping[str, MediaField] = {"audio": MediaField("audio", "audio")}
+MEDIA: Mapping[str, MediaField] = {
+    name: MediaField(name, "audio") for name in ("audio", "reference_audio")
+}
 NOT_SENT = frozenset({"input", "model", "seed", "response_format", "extra"})
 
 Words = Annotated[str, Field(max_length=MAX_PROMPT)]

@@ -36,6 +36,7 @@ FIELDS: Mapping[str, MediaField] = {
     "reference_image": MediaField("reference_image", "image", MAX_REFERENCES),
     "video": MediaField("video", "video"),
     "control_video": MediaField("control_video", "video"),
+    "face_video": MediaField("face_video", "video"),
     "mask": MediaField("mask", "mask"),
     "audio": MediaField("audio", "audio"),
 }

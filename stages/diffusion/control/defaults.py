@@ -7,7 +7,7 @@ from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.work import SHARE_OF_STEPS, WorkBound
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.pipeline import PipelineCall
-from omnistage.stages.diffusion.request.arguments import FIELDS, STEPS
+from omnistage.stages.diffusion.request.arguments import FIELDS, STEPS, argument_of
 from omnistage.stages.diffusion.request.tasks import arguments_of
 
 SIDES = ("width", "height")
@@ -40,7 +40,8 @@ class DefaultOptions(EngineOptions):
 
     def check(self, pipeline: PipelineCall) -> None:
         """Raises ValueError for a default that a pipeline does not take."""
-        unknown = sorted(self.defaults.keys() - arguments_of(pipeline).keys())
+        known = arguments_of(pipeline)
+        unknown = sorted(name for name in self.defaults if argument_of(known, name) is None)
         if unknown:
             raise ValueError(f"defaults.{unknown[0]}: this pipeline takes no {unknown[0]}")
 

@@ -1,5 +1,6 @@
 """From a request's body to the arguments of a pipeline's call."""
 
+import inspect
 import math
 from collections.abc import Mapping
 
@@ -8,6 +9,8 @@ import torch
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.work import SHARE_OF_STEPS
 from omnistage.stages.diffusion.pipeline import PipelineCall
+from omnistage.stages.diffusion.request.frames import ARGUMENT as FRAMES
+from omnistage.stages.diffusion.request.frames import frames_name
 from omnistage.stages.diffusion.request.sound import sound_arguments
 from omnistage.stages.diffusion.request.tasks import arguments_of
 from omnistage.stages.diffusion.request.videos import counted
@@ -41,9 +44,10 @@ def call_arguments(pipeline: PipelineCall, body: JsonMap, seed: int | None) -> d
     for name in FIELDS:
         if body.get(name) is None:
             continue
-        if name not in known:
+        argument = argument_of(known, name)
+        if argument is None:
             raise RequestError(400, f"this pipeline takes no {name}", param=name)
-        arguments[name] = body[name]
+        arguments[argument] = body[name]
     rate = next((one for one in RATES if one in known), None)
     if rate is not None and body.get("fps") is not None:
         arguments[rate] = body["fps"]
@@ -58,6 +62,13 @@ def call_arguments(pipeline: PipelineCall, body: JsonMap, seed: int | None) -> d
     if seed is not None:
         arguments["generator"] = torch.Generator().manual_seed(seed)
     return arguments
+
+
+def argument_of(known: Mapping[str, inspect.Parameter], field: str) -> str | None:
+    """Return the argument of a call that one of FIELDS is; None if it has none."""
+    if field == FRAMES:
+        return frames_name(known)
+    return field if field in known else None
 
 
 def frame_rate(pipeline: PipelineCall, arguments: Mapping[str, object]) -> float:

@@ -9,6 +9,7 @@ from omnistage.stages.diffusion.makes import LENGTHS
 from omnistage.stages.diffusion.pipeline import PipelineCall
 from omnistage.stages.diffusion.request.arguments import FIELDS, RATES
 from omnistage.stages.diffusion.request.controls import CONTROLS
+from omnistage.stages.diffusion.request.frames import NAMES
 from omnistage.stages.diffusion.request.plain import PlainForm, checked, names_of, parameters_of
 from omnistage.stages.diffusion.request.videos import COUNTS
 from omnistage.stages.worker.failure import RequestError
@@ -16,12 +17,16 @@ from omnistage.stages.worker.failure import RequestError
 logger = logging.getLogger(__name__)
 
 FIELD = "it is a field of the request itself"
-OF_MEDIA = "control_|mask_|ip_adapter_|last_|ref_|reference_|input_|original_|source_"
+OF_MEDIA = (
+    "control_|mask_|ip_adapter_|last_|ref_|reference_|input_|"
+    "original_|source_|memory_|background_|face_|pose_"
+)
 # What is the server's own, by what names begin, end or are, and why; the first that matches counts.
 OWN: Mapping[str, str] = {
     r"__\w*|self": "it is no argument",
     "|".join(("prompt", *FIELDS, *CONTROLS)): FIELD,
     "|".join(RATES): "it is the field fps",
+    "|".join(NAMES): "it is the field num_frames",
     "|".join(LENGTHS): "it is the field audio_length",
     "|".join((*COUNTS, "num_waveforms_per_prompt", "batch_size")): "it is the field n",
     r"generators?": "it is the field seed",

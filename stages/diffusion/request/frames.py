@@ -6,22 +6,31 @@ None is replaced in the pipeline's call, by a number in its code.
 """
 
 import ast
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Mapping
 
 from omnistage.stages.diffusion.pipeline import PipelineCall
 from omnistage.stages.diffusion.request.sides import function_of, value_of
 from omnistage.stages.diffusion.request.tasks import arguments_of
 
 ARGUMENT = "num_frames"
+NAMES = (ARGUMENT, "video_length", "frames")  # of the number, as Diffusers' classes call it
 STEPS = ("vae_scale_factor_temporal", "vae_temporal_compression_ratio")
+
+
+def frames_name(known: Mapping[str, inspect.Parameter]) -> str | None:
+    """Return the parameter of a call that is the number of frames; None if it takes none."""
+    found = (one for one in NAMES if one in known)
+    return next((one for one in found if one == ARGUMENT or type(known[one].default) is int), None)
 
 
 def default_frames(pipeline: PipelineCall) -> int | None:
     """Return how many frames are made unless a call asks for others; None if that is unknown."""
     known = arguments_of(pipeline)
-    if ARGUMENT not in known:
+    name = frames_name(known)
+    if name is None:
         return None
-    default = known[ARGUMENT].default
+    default = known[name].default
     if default is not None:
         return default if type(default) is int else None
     function = function_of(type(pipeline).__call__)

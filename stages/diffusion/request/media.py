@@ -8,13 +8,14 @@ from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.work import fitting_size
 from omnistage.stages.diffusion.pipeline import Arguments
 from omnistage.stages.diffusion.request.frames import ARGUMENT as FRAMES
-from omnistage.stages.diffusion.request.frames import default_frames, frame_step
+from omnistage.stages.diffusion.request.frames import default_frames, frame_step, frames_name
 from omnistage.stages.diffusion.request.keyframes import spread
 from omnistage.stages.diffusion.request.places import (
     JOINED,
     Media,
     MediumData,
     RequestMedium,
+    plain_frames,
     video_frames,
 )
 from omnistage.stages.diffusion.request.sound import rate_of
@@ -28,6 +29,7 @@ START, START_RATE = "initial_audio_waveforms", "initial_audio_sampling_rate"
 SIDES = ("width", "height")
 SHAPING = ("image", "video", "control_video")
 MOVING = ("video", "control_video")
+CUT = (video_frames, plain_frames)  # what makes the frames that the result has, or goes beside them
 # Classes that go on from their video: it has fewer frames than the result.
 GOING_ON = frozenset(
     {
@@ -107,7 +109,7 @@ def with_frames(task: PipelineTask, media: Media, fields: JsonMap) -> tuple[Medi
 
     Without a number as many frames are made as there are. Raises RequestError for too few.
     """
-    videos = [field for field in media if task.places[field].made is video_frames]
+    videos = [field for field in media if task.places[field].made in CUT]
     if not videos or _goes_on(task):
         return media, dict(fields)
     wanted = fields.get(FRAMES)
@@ -120,7 +122,7 @@ def with_frames(task: PipelineTask, media: Media, fields: JsonMap) -> tuple[Medi
     number = wanted or min(moving.values(), default=default_frames(task.pipeline) or 1)
     number = (number - 1) // step * step + 1
     cut = {field: [_cut(media[field][0], number)] for field in videos}
-    takes_number = FRAMES in arguments_of(task.pipeline)
+    takes_number = frames_name(arguments_of(task.pipeline)) is not None
     return {**media, **cut}, {**fields, FRAMES: number if takes_number else None}
 
 

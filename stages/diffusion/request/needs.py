@@ -29,6 +29,9 @@ TRIES = (
     ("video", "control_video"),
     ("image", "mask", "control_image"),
     ("control_video", "reference_image"),
+    ("image", "reference_image"),
+    ("image", "mask", "reference_image"),
+    ("image", "control_video", "face_video"),
 )
 
 

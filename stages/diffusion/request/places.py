@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ SEVERAL = frozenset(
 )
 LISTS = frozenset({"GlmImagePipeline"})  # of these, those that take one picture as a list, too
 CONDITIONS = ("LTX2VideoCondition", "LTXVideoCondition")  # classes of the objects in `conditions`
+# And of those in `reference_conditions`: videos that an adapter of LTX-2 follows.
+REFERENCES = ("LTX2HDRReferenceCondition", "LTX2ReferenceCondition")
 WHITE = "#fff"
 # A warm-up's pictures, height and width; frames as LTX and Wan count them: 8k + 1 and 4k + 1.
 STAND_IN, STAND_IN_FRAMES, STAND_IN_SAMPLES = (64, 64), 9, 48_000
@@ -89,11 +92,18 @@ def _one_or_list(pipeline: object, others: Arguments, media: Sequence[RequestMed
     return pictures if is_list else pictures[0]
 
 
+def plain_frames(
+    pipeline: object, others: Arguments, media: Sequence[RequestMedium]
+) -> list[Image.Image]:
+    """Return the frames of a video as they are."""
+    return [Image.fromarray(one) for one in media[0].data]
+
+
 def video_frames(
     pipeline: object, others: Arguments, media: Sequence[RequestMedium]
 ) -> list[Image.Image]:
     """Return the frames of a video or of its mask, as large as a call's `width` and `height`."""
-    frames = [Image.fromarray(one) for one in media[0].data]
+    frames = plain_frames(pipeline, others, media)
     width, height = others.get("width"), others.get("height")
     if width is None or height is None or frames[0].size == (width, height):
         return frames
@@ -122,17 +132,28 @@ def _last(pipeline: object, others: Arguments, media: Sequence[RequestMedium]) -
 def _from_start(
     pipeline: object, others: Arguments, media: Sequence[RequestMedium]
 ) -> list[object]:
-    return [_condition(pipeline, [Image.fromarray(one) for one in media[0].data], 0)]
+    return [_condition(pipeline, plain_frames(pipeline, others, media), 0)]
+
+
+def _reference(pipeline: object, others: Arguments, media: Sequence[RequestMedium]) -> list[object]:
+    made = _class_beside(pipeline, REFERENCES)
+    return [made(frames=plain_frames(pipeline, others, media))]
 
 
 def _condition(pipeline: object, given: Image.Image | list[Image.Image], frame: int) -> object:
     """Return a condition from a frame on: LTX-2 counts latents, of which -1 is the last."""
-    module = sys.modules[type(pipeline).__module__]
-    made = next(getattr(module, name) for name in CONDITIONS if hasattr(module, name))
+    made = _class_beside(pipeline, CONDITIONS)
     if made.__name__ == CONDITIONS[0]:
         return made(frames=given, index=-1 if frame else 0)
     name = "video" if isinstance(given, list) else "image"
     return made(**{name: given}, frame_index=frame)
+
+
+def _class_beside(pipeline: object, names: Sequence[str]) -> type[Any]:
+    """Return the first of the named classes that a pipeline's module has."""
+    module = sys.modules[type(pipeline).__module__]
+    made: type[Any] = next(getattr(module, name) for name in names if hasattr(module, name))
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +205,7 @@ TABLE = (
     PlaceRow("image", "reference_image", _one, beside=("condtioning_image",)),
     PlaceRow("mask", "mask_image", _one),
     PlaceRow("mask", "control_mask", _one),
-    PlaceRow("mask", "mask_video", video_frames, beside=("video",)),
+    PlaceRow("mask", "mask_video", video_frames, beside=("video", "background_video")),
     PlaceRow("mask", "mask", video_frames, beside=("video",)),
     PlaceRow("mask", "mask", _one, beside=("image",)),
     PlaceRow("last_image", "last_image", _one),
@@ -192,14 +213,21 @@ TABLE = (
     PlaceRow("video", "conditions", _from_start),
     PlaceRow("video", "video", video_frames),
     PlaceRow("video", "driving_video", video_frames),
+    PlaceRow("video", "background_video", video_frames),
     PlaceRow("control_video", "control_video", video_frames),
     PlaceRow("control_video", "conditioning_frames", video_frames),
     PlaceRow("control_video", "controls", video_frames),
+    PlaceRow("control_video", "pose_video", video_frames),
+    PlaceRow("control_video", "reference_conditions", _reference),
+    PlaceRow("face_video", "face_video", plain_frames),
     PlaceRow("reference_image", "reference_images", _listed, MANY),
     PlaceRow("reference_image", "image_reference", _one),
     PlaceRow("reference_image", "ref_image", _one),
+    PlaceRow("reference_image", "memory_images", _listed, MANY),
+    PlaceRow("reference_image", "original_image", _one),
     PlaceRow("audio", "src_audio", _samples),
     PlaceRow("audio", "audio", _sample_rows),
+    PlaceRow("reference_audio", "reference_audio", _samples),
     PlaceRow("audio", "initial_audio_waveforms", _sample_rows),
 )
 JOINED = frozenset({"conditions"})
@@ -247,6 +275,7 @@ def stand_ins(pipeline: object, fields: Collection[str], num_frames: int | None)
         "mask": np.full((height, width), 255, np.uint8),
         "video": video,
         "control_video": video,
+        "face_video": video,
         "audio": np.zeros((2, STAND_IN_SAMPLES), np.float32),
     }
     counts = {"control_image": num_controls(pipeline)}

@@ -69,6 +69,7 @@ MORE = (
 )
 # Those of which a setting of the pipeline must say that its weights are for both: Wan 2.2 of 5B.
 WITH_SETTING = {("WanPipeline", "WanImageToVideoPipeline"): "expand_timesteps"}
+BACKGROUND = "background_video"  # that a mask is laid over in one mode of its class alone
 INPUT = "input_reference"  # the API's name of a video's first picture
 
 
@@ -209,11 +210,11 @@ def _fits(task: PipelineTask, given: Collection[str]) -> bool:
 def _readings(media: Media) -> Iterator[Media]:
     """Yield a request's media as they are named, and as others that they may be.
 
-    Pictures beside a masked one are references; a picture without a mask is repainted everywhere;
-    first and last frames are a video with its mask.
+    Pictures beside the first are references of a task that has a place for them; a picture without
+    a mask is repainted everywhere; first and last frames are a video with its mask.
     """
     pictures = media.get("image", [])
-    if len(pictures) > 1 and "mask" in media and "reference_image" not in media:
+    if len(pictures) > 1 and "reference_image" not in media:
         yield {**media, "image": pictures[:1], "reference_image": pictures[1:]}
     yield media
     if pictures and "mask" not in media:
@@ -256,7 +257,7 @@ def _needed(
     """Yield the fields that a class needs, by its mapping in Diffusers and its signature."""
     name = made.__name__
     of_words = any(name in _names(mapping) for mapping in WORDS)
-    repaints = "mask" not in known and "mask" in places
+    repaints = "mask" in places and not known.keys() & {"mask", BACKGROUND}
     by_class = {
         "image": repaints or (not of_words and _is_of_pictures(name)),
         "video": repaints or name in _names(AUTO_VIDEO2VIDEO_PIPELINES_MAPPING),

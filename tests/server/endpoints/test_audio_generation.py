@@ -97,26 +97,27 @@ def test_fields_reach_the_stage(client: httpx.Client, synth: RunningGateway) -> 
     assert (chunk.message.seed, chunk.message.outputs) == (7, ["audio"])
 
 
+@pytest.mark.parametrize("field", ["audio", "reference_audio"])
 @pytest.mark.parametrize("way", ["form", "data URL", "part"])
 @pytest.mark.parametrize("channels", [1, 2])
-def test_audio_to_start_from_reaches_the_stage_at_its_rate(
-    way: str, channels: int, client: httpx.Client, synth: RunningGateway
+def test_given_audio_reaches_the_stage_at_its_rate(
+    field: str, way: str, channels: int, client: httpx.Client, synth: RunningGateway
 ) -> None:
     wave = tone(0.25, 16_000)
     given = wave if channels == 1 else np.stack([wave, -wave], axis=1)
     data = wav_of(given, 16_000)
     if way == "form":
         form = {"input": "Rain.", "audio_length": "0.5", "extra": '{"strength": 0.5}'}
-        answer = client.post(URL, data=form, files={"audio": ("a.wav", data)})
+        answer = client.post(URL, data=form, files={field: ("a.wav", data)})
     else:
         url = data_url(data)
         audio = url if way == "data URL" else {"audio_url": url}
-        answer = client.post(URL, json={**ASKED, "audio": audio, "extra": {"strength": 0.5}})
+        answer = client.post(URL, json={**ASKED, field: audio, "extra": {"strength": 0.5}})
     assert answer.status_code == 200, answer.text
     taken = TakenDrawing(synth.stages.stages["synth"])
     assert taken.fields["audio_length"] == 0.5
     assert taken.fields["extra"] == {"strength": 0.5}
-    assert [(one.field, one.rate) for one in taken.media] == [("audio", 16_000)]
+    assert [(one.field, one.rate) for one in taken.media] == [(field, 16_000)]
     expected = given.reshape(-1, channels).T / 32768
     np.testing.assert_allclose(taken.array(0), expected, atol=1e-4)
 

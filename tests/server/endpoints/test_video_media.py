@@ -100,6 +100,7 @@ def test_each_medium_reaches_the_stage_by_the_name_of_what_it_is_for(
         ("reference_image[]", file(png(10, 20))),
         ("video", file(video)),
         ("control_video", file(video)),
+        ("face_video", file(video)),
         ("mask", file(mask_png(SIDE, SIDE))),
         ("audio", file(sound)),
     ]
@@ -113,6 +114,7 @@ def test_each_medium_reaches_the_stage_by_the_name_of_what_it_is_for(
         ("reference_image", (20, 10, 3), np.uint8),
         ("video", (FRAMES, SIDE, SIDE, 3), np.uint8),
         ("control_video", (FRAMES, SIDE, SIDE, 3), np.uint8),
+        ("face_video", (FRAMES, SIDE, SIDE, 3), np.uint8),
         ("mask", (SIDE, SIDE), np.uint8),
         ("audio", (1, 12_000), np.float32),
     ]
@@ -220,6 +222,7 @@ TAKEN = {"image": {"an image"}, "mask": set(), "video": {"a video"}, "audio": {"
         ("reference_image", "image"),
         ("video", "video"),
         ("control_video", "video"),
+        ("face_video", "video"),
         ("audio", "audio"),
         ("mask", "mask"),
     ],

@@ -8,7 +8,10 @@ import torch
 from support.tiny_pipelines import Settings, made, quiet
 
 from omnistage.stages.diffusion.checkpoint import make_tiny
+from omnistage.stages.diffusion.request.arguments import call_arguments
+from omnistage.stages.diffusion.request.extra import plain_argument
 from omnistage.stages.diffusion.request.frames import default_frames, frame_step
+from omnistage.stages.worker.failure import RequestError
 
 
 class Config:
@@ -51,13 +54,34 @@ class Unknown(Parts):
         return num_frames or len(str(self))
 
 
+class Frames(Parts):
+    def __call__(self, frames: int = 81) -> None: ...
+
+
+class Length(Parts):
+    def __call__(self, video_length: int = 16) -> None: ...
+
+
+class Given(Parts):
+    def __call__(self, frames: list[Any] | None = None) -> None: ...
+
+
 class Pictures(Parts):
     def __call__(self, prompt: str) -> None: ...
 
 
 @pytest.mark.parametrize(
     ("made_of", "frames"),
-    [(Plain, 81), (Assigned, 121), (Conditional, 14), (Unknown, None), (Pictures, None)],
+    [
+        (Plain, 81),
+        (Assigned, 121),
+        (Conditional, 14),
+        (Frames, 81),
+        (Length, 16),
+        (Given, None),
+        (Unknown, None),
+        (Pictures, None),
+    ],
 )
 def test_a_default_that_is_none_is_the_number_in_the_call(
     made_of: type[Parts], frames: int | None
@@ -86,3 +110,21 @@ def test_wan_makes_its_steps_and_one_frame() -> None:
             frames = made(bare(**{**arguments, "num_frames": wanted}))
         assert frames.shape[1] == num
         assert (num - 1) % step == 0
+
+
+@pytest.mark.parametrize(
+    ("made_of", "argument"), [(Plain, "num_frames"), (Frames, "frames"), (Length, "video_length")]
+)
+def test_a_number_of_frames_goes_to_the_argument_that_the_class_has(
+    made_of: type[Parts], argument: str
+) -> None:
+    arguments = call_arguments(made_of(), {"prompt": "a cat", "num_frames": 5}, None)
+    assert arguments[argument] == 5
+    with pytest.raises(ValueError, match="field"):
+        plain_argument(made_of(), argument, 5)
+
+
+@pytest.mark.parametrize("made_of", [Given, Pictures])
+def test_a_number_of_frames_is_refused_where_there_is_none(made_of: type[Parts]) -> None:
+    with pytest.raises(RequestError, match="takes no num_frames"):
+        call_arguments(made_of(), {"prompt": "a cat", "num_frames": 5}, None)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from omnistage.stages.diffusion.request.media import media_arguments
+from omnistage.stages.diffusion.request.media import media_arguments, with_frames
 from omnistage.stages.diffusion.request.places import (
     JOINED,
     MANY,
@@ -18,7 +18,7 @@ from omnistage.stages.diffusion.request.places import (
 from omnistage.stages.diffusion.request.tasks import PipelineTask
 
 PLACES: dict[str, dict[str, str]] = {
-    "AceStepPipeline": {"audio": "src_audio"},
+    "AceStepPipeline": {"audio": "src_audio", "reference_audio": "reference_audio"},
     "AnimateDiffControlNetPipeline": {"control_video": "conditioning_frames"},
     "BlipDiffusionControlNetPipeline": {
         "control_image": "condtioning_image",
@@ -45,12 +45,14 @@ PLACES: dict[str, dict[str, str]] = {
     },
     "FluxControlPipeline": {"control_image": "control_image"},
     "FluxPipeline": {},
+    "IFImg2ImgSuperResolutionPipeline": {"image": "image", "reference_image": "original_image"},
     "JoyImageEditPlusPipeline": {"image": "images"},
     "LTX2ConditionPipeline": {
         "image": "conditions",
         "last_image": "conditions",
         "video": "conditions",
     },
+    "LTX2HDRPipeline": {"control_video": "reference_conditions"},
     "LTXI2VLongMultiPromptPipeline": {"image": "cond_image"},
     "OmniGenPipeline": {"image": "input_images"},
     "QwenImageControlNetInpaintPipeline": {"image": "control_image", "mask": "control_mask"},
@@ -62,6 +64,13 @@ PLACES: dict[str, dict[str, str]] = {
         "image": "image",
     },
     "StableDiffusionControlNetPipeline": {"control_image": "image"},
+    "WanAnimatePipeline": {
+        "control_video": "pose_video",
+        "face_video": "face_video",
+        "image": "image",
+        "mask": "mask_video",
+        "video": "background_video",
+    },
     "WanImageToVideoPipeline": {"image": "image", "last_image": "last_image"},
     "WanVACEPipeline": {
         "mask": "mask",
@@ -79,6 +88,7 @@ NEEDED: dict[str, set[str]] = {
     "HunyuanVideo15ImageToVideoPipeline": {"image"},
     "LTX2ImageToVideoPipeline": {"image"},
     "QwenImageEditPipeline": {"image"},
+    "WanAnimatePipeline": {"control_video", "face_video", "image"},
     "WanVACEPipeline": set(),
     "WanVideoToVideoPipeline": {"video"},
     "ZImageControlNetPipeline": {"control_image"},
@@ -151,6 +161,25 @@ def test_conditions_are_objects_of_the_pipelines_own_kind(name: str) -> None:
         assert isinstance(first.image, Image.Image)
         assert first.video is None
         assert len(video.video) == 9
+
+
+@pytest.mark.parametrize("name", ["LTX2HDRPipeline", "LTX2InContextPipeline"])
+def test_a_video_to_follow_is_an_object_of_the_pipelines_own_kind(name: str) -> None:
+    media = {"control_video": [RequestMedium(np.zeros((9, 8, 8, 3), np.uint8))]}
+    (reference,) = media_arguments(task(name), media, {})["reference_conditions"]
+    assert (len(reference.frames), reference.strength) == (9, 1.0)
+
+
+def test_a_face_keeps_its_size_beside_a_pose_of_the_result() -> None:
+    found, sides = task("WanAnimatePipeline"), {"width": 32, "height": 16}
+    pose, face = np.zeros((7, 24, 48, 3), np.uint8), np.zeros((9, 8, 8, 3), np.uint8)
+    media = {"control_video": [RequestMedium(pose)], "face_video": [RequestMedium(face)]}
+    vars(found.pipeline)["vae_scale_factor_temporal"] = 4
+    cut, fields = with_frames(found, media, sides)
+    made = media_arguments(found, cut, sides)
+    sizes = {name: [one.size for one in frames] for name, frames in made.items()}
+    assert sizes == {"pose_video": [(32, 16)] * 5, "face_video": [(8, 8)] * 5}
+    assert fields["num_frames"] is None
 
 
 def test_a_picture_has_the_channels_that_the_pipeline_reads() -> None:

@@ -9,7 +9,9 @@ from diffusers import (
     FluxFillPipeline,
     FluxKontextInpaintPipeline,
     FluxKontextPipeline,
+    IFImg2ImgSuperResolutionPipeline,
     QwenImageControlNetPipeline,
+    QwenImageImg2ImgPipeline,
     WanImageToVideoPipeline,
     WanVideoToVideoPipeline,
 )
@@ -147,6 +149,15 @@ def test_pictures_beside_a_masked_one_are_its_reference() -> None:
     assert type(task.pipeline) is FluxKontextInpaintPipeline
     assert found["image"] == given["image"][:1]
     assert found["reference_image"] == given["image"][1:]
+
+
+def test_the_second_picture_of_an_upscaler_is_its_original() -> None:
+    upscaler: Any = object.__new__(IFImg2ImgSuperResolutionPipeline)
+    given = media(2)
+    _, found = Tasks([PipelineTask.of(upscaler)]).choose(given)
+    assert found == {"image": given["image"][:1], "reference_image": given["image"][1:]}
+    with pytest.raises(RequestError, match="takes 1 of image; there are 3"):
+        Tasks([PipelineTask.of(object.__new__(QwenImageImg2ImgPipeline))]).choose(media(3))
 
 
 def test_each_of_several_controlnets_has_a_picture() -> None:
