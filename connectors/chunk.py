@@ -1,7 +1,7 @@
 """The chunks that travel along an edge."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import numpy as np
@@ -20,12 +20,20 @@ ITEM_BYTES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Filling:
+    """The data of a tensor that is made where it goes: `fill` writes all of a channel's place."""
+
+    num_bytes: int
+    fill: Callable[[memoryview], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """Bytes in C order with a dtype's name and a shape; numpy has no bfloat16, bytes do."""
 
     dtype: str
     shape: tuple[int, ...]
-    data: Any  # a C-contiguous buffer of bytes
+    data: Any  # a C-contiguous buffer of bytes, or a Filling in a chunk that is offered
 
     @classmethod
     def from_numpy(cls, array: np.ndarray[Any, Any]) -> "Tensor":
@@ -46,6 +54,8 @@ class Tensor:
     @property
     def num_bytes(self) -> int:
         """Size of the data."""
+        if isinstance(self.data, Filling):
+            return self.data.num_bytes
         return memoryview(self.data).nbytes
 
 
@@ -63,3 +73,13 @@ class Chunk(Generic[M_co]):
     def num_bytes(self) -> int:
         """Size of the tensors' data."""
         return sum(tensor.num_bytes for tensor in self.tensors.values())
+
+    def owned(self) -> "Chunk[M_co]":
+        """Returns the chunk with memory of its own, which one has whose message is not in place."""
+        if not self.message.in_place:
+            return self
+        tensors = {
+            name: replace(tensor, data=bytearray(tensor.data))
+            for name, tensor in self.tensors.items()
+        }
+        return replace(self, tensors=tensors)

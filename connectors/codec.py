@@ -64,8 +64,13 @@ def encode(chunk: Chunk) -> Record:
 
 
 def decode(header: bytes, body: memoryview, messages: Messages[M]) -> Chunk[M]:
-    """The chunk whose tensors share the memory of `body`; raises UnknownMessage."""
+    """The chunk whose tensors share the memory of `body`, or of a copy if its message is not in
+    place; raises UnknownMessage.
+    """
     request_id, message, index, last, described = messages.decode(header)
+    if not message.in_place:
+        place, body = body, empty(len(body))
+        body[:] = place
     tensors = {}
     start = 0
     for name, dtype, shape, num_bytes in described:

@@ -63,6 +63,12 @@ class Sender(Protocol):
         The tensors' memory is shared until the chunk has gone: do not write to it.
         """
 
+    def offer(self, chunk: Chunk) -> bool:
+        """Send now, or return False where credit or room is missing: the chunk is not kept.
+
+        Its tensors may be `Filling`s. Raises Closed or ChunkTooLarge.
+        """
+
     def flush(self) -> int:
         """Send what can go from the backlogs, one chunk a request in turn; returns what is left."""
 
@@ -94,6 +100,8 @@ class Receiver(Protocol[M_co]):
 
     def receive(self) -> Chunk[M_co] | None:
         """The next chunk, in memory of its own, or None; raises Closed.
+
+        One whose message is `in_place` may be in the channel's memory until the next call.
 
         One that the channel does not carry is dropped and raises UnknownMessage.
         """

@@ -2,7 +2,7 @@
 
 import operator
 from functools import reduce
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 import msgspec
 from typing_extensions import TypeVar
@@ -11,7 +11,13 @@ from typing_extensions import TypeVar
 class Message(
     msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower, forbid_unknown_fields=True
 ):
-    """The content of a chunk. On the wire it has its class's name, by which a receiver knows it."""
+    """The content of a chunk. On the wire it has its class's name, by which a receiver knows it.
+
+    `in_place`: the chunk's tensors are read in the channel's memory, which is the chunk's until the
+    receiver is called again; those of others get memory of their own.
+    """
+
+    in_place: ClassVar[bool] = False
 
 
 M = TypeVar("M", bound=Message, default=Message)

@@ -36,6 +36,7 @@ class RingReceiver(RingEnd, Generic[M]):
         self._ring = ring
         self._held: dict[str, list[_Held]] = {}
         self._owes_wake_up = False
+        self._is_in_place = False  # the last chunk is still in the ring
 
     def _follow(self) -> None:
         """Go over to the new ring; what the old one held is never delivered."""
@@ -48,8 +49,11 @@ class RingReceiver(RingEnd, Generic[M]):
                 self._attach(ring)
 
     def receive(self) -> Chunk[M] | None:
-        """The next chunk, copied out once."""
+        """The next chunk, copied out once, or in place."""
         self._follow()
+        if self._is_in_place:
+            self._is_in_place = False
+            self._ring.release_read()
         if self._ring.num_used == 0:
             if self._owes_wake_up:
                 self._owes_wake_up = False
@@ -60,15 +64,19 @@ class RingReceiver(RingEnd, Generic[M]):
                 return None
         slot, header, body = self._ring.read()
         self._owes_wake_up = True
-        if self._ring.num_used >= self._ring.num_bytes // 4:
-            self._has_room.set()  # a sender need not wait until all is read
         try:
             chunk = decode(header, body, self._messages)
+            self._is_in_place = chunk.message.in_place
         except UnknownMessage:
+            self._ring.release_read()
             if slot != NO_SLOT:  # what is dropped holds no credit
                 self._ring.grant(slot, 1)
                 self._has_room.set()
             raise
+        if not self._is_in_place:
+            self._ring.release_read()
+        if self._ring.num_used >= self._ring.num_bytes // 4:
+            self._has_room.set()  # a sender need not wait until all is read
         if slot != NO_SLOT:
             self._hold(chunk.request_id, slot)
         return chunk

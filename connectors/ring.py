@@ -20,7 +20,8 @@ import os
 import time
 from abc import ABC, abstractmethod
 
-from omnistage.connectors.codec import ALIGNMENT, PREFIX, Record, aligned, empty
+from omnistage.connectors.chunk import Filling
+from omnistage.connectors.codec import ALIGNMENT, PREFIX, Record, aligned
 from omnistage.connectors.contract import ChannelUsage
 
 NUM_SLOTS = 1024
@@ -65,6 +66,7 @@ class Ring:
         self._records = buffer[RING_START:]
         self.num_bytes = len(self._records) // ALIGNMENT * ALIGNMENT
         self._first = 0  # no byte before it is in use, wherever the tail still is; the sender's
+        self._read_to = 0  # the end of the record that was read last; the receiver's
 
     @property
     def max_record_bytes(self) -> int:
@@ -161,14 +163,20 @@ class Ring:
         start = position + PREFIX.size
         self._records[start : start + header_bytes] = record.header
         for start, size, buffer in record.parts:
-            self._records[position + start : position + start + size] = buffer
+            place = self._records[position + start : position + start + size]
+            if isinstance(buffer, Filling):
+                buffer.fill(place)
+            else:
+                place[:] = buffer
         self._words[NUM_SENT] += 1
         self._words[SENT_BYTES] += num_bytes
         self._words[HEAD] = head + skipped + num_bytes
         return True
 
     def read(self) -> tuple[int, bytes, memoryview]:
-        """Take the next record, which is there: its slot, header and body, in memory of its own."""
+        """Return the slot, header and body of the next record, which is there; the body is in the
+        ring until `release_read`.
+        """
         tail = self._read_from(self._words[TAIL])
         position = tail % self.num_bytes
         num_bytes, made_ns, header_bytes, slot = PREFIX.unpack_from(self._records, position)
@@ -178,12 +186,14 @@ class Ring:
         start, end = position + PREFIX.size, position + num_bytes
         header = bytes(self._records[start : start + header_bytes])
         start = position + aligned(PREFIX.size + header_bytes)
-        body = empty(end - start)
-        body[:] = self._records[start:end]
         self._words[NUM_RECEIVED] += 1
         self._words[WAIT_NS] += self._waited_ns(made_ns)
-        self._words[TAIL] = tail + num_bytes
-        return slot, header, body
+        self._read_to = tail + num_bytes
+        return slot, header, self._records[start:end]
+
+    def release_read(self) -> None:
+        """Give the room of the record that was read back to the sender."""
+        self._words[TAIL] = self._read_to
 
     def _waited_ns(self, made_ns: int) -> int:
         """From then until now; 0 if that is negative, as clocks of two nodes may have it."""

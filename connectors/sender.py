@@ -54,22 +54,34 @@ class RingSender(RingEnd):
     def send(self, chunk: Chunk) -> None:
         """Send now or put into the request's backlog."""
         with self._lock:
-            if self._is_closed:
-                raise ChannelClosed("this sender is closed")
-            self._follow()
-            if chunk.request_id in self._lost:
-                if chunk.last:
-                    self._lost.remove(chunk.request_id)
-                return
-            record = encode(chunk)
-            self._check_size(chunk, record.num_bytes)
-            request = self._requests.get(chunk.request_id)
-            if request is None:
-                request = self._requests[chunk.request_id] = _Request()
-            if request.backlog or not self._try_write(request, record):
-                self._queue(chunk.request_id, request, record)
-            elif record.is_last:
+            self._put(chunk, may_wait=True)
+
+    def offer(self, chunk: Chunk) -> bool:
+        """Send now, or return False: nothing waits."""
+        with self._lock:
+            return self._put(chunk, may_wait=False)
+
+    def _put(self, chunk: Chunk, may_wait: bool) -> bool:
+        if self._is_closed:
+            raise ChannelClosed("this sender is closed")
+        self._follow()
+        if chunk.request_id in self._lost:
+            if chunk.last:
+                self._lost.remove(chunk.request_id)
+            return True
+        record = encode(chunk)
+        self._check_size(chunk, record.num_bytes)
+        request = self._requests.get(chunk.request_id)
+        if request is None:
+            request = self._requests[chunk.request_id] = _Request()
+        if not request.backlog and self._try_write(request, record):
+            if record.is_last:
                 self._end(chunk.request_id, request)
+        elif may_wait:
+            self._queue(chunk.request_id, request, record)
+        else:
+            return False
+        return True
 
     def _check_size(self, chunk: Chunk, num_bytes: int) -> None:
         if num_bytes > self._ring.max_record_bytes:

@@ -31,6 +31,9 @@ class LaneSender:
     def send(self, chunk: Chunk) -> None:
         self._of(chunk.request_id).send(chunk)
 
+    def offer(self, chunk: Chunk) -> bool:
+        return self._of(chunk.request_id).offer(chunk)
+
     def flush(self) -> int:
         return sum(sender.flush() for sender in self._senders)
 

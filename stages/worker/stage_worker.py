@@ -350,7 +350,7 @@ class StageWorker:
             return
         joining = self._joining.get(chunk.request_id)
         if joining is not None:
-            joining.put_off(partial(self._feed, receiver, chunk))
+            joining.put_off(partial(self._feed, receiver, chunk.owned()))
             return
         try:
             self._stage.receive(receiver, chunk)

@@ -18,7 +18,7 @@ from omnistage.connectors.shm import ShmConnector
 from omnistage.connectors.tcp.rings import ring_name
 
 WITHIN_S = 60.0
-CHANGING = ("send", "flush", "forget", "receive", "grant")
+CHANGING = ("send", "offer", "flush", "forget", "receive", "grant")
 
 
 def settled_connector(name: str, directory: Path, options: dict[str, Option]) -> Connector:

@@ -66,6 +66,10 @@ class JournalSender:
             journal.write(f"{told}: {type(chunk.message).__name__}\n")
         self._sender.send(chunk)
 
+    def offer(self, chunk: Chunk) -> bool:
+        """Send what can go at once; the journal has `send` alone."""
+        return self._sender.offer(chunk)
+
     def flush(self) -> int:
         """Send what waits."""
         return self._sender.flush()
