@@ -130,6 +130,10 @@ gpu-ranks: venv
 nodes: venv
 	OMNISTAGE_LONG_NODES=1 $(BIN)/python -m pytest tests/e2e/test_nodes.py $(ARGS)
 
+# Keys and values from an engine's blocks to a pipeline's tensors; ARGS="--connector tcp --layout cpu".
+kv-speed: venv
+	PYTHONPATH=tests $(BIN)/python tools/kv_speed.py $(ARGS)
+
 image-speed: venv
 	$(BIN)/python tools/image_speed.py $(ARGS)
 

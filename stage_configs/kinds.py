@@ -17,6 +17,7 @@ class Payload(StrEnum):
     ROWS = "rows"  # hidden states, one row a position
     CODES = "codes"  # codec frames
     ARGUMENTS = "arguments"  # arguments of a pipeline's call: rows, ids, numbers
+    KV = "kv"  # those that are a model's cached keys and values, beside the others
 
 
 Payloads = frozenset[Payload]

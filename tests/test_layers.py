@@ -83,11 +83,12 @@ VLLM: Table = {
     "models": ("step",),
     "rows": ("step",),
     "bridge": ("rows", "step"),
+    "kv": ("step",),
     "loading": ("models",),
     "workers": ("adapters", "loading", "step"),
     "grammars": ("workers",),
     "answers": ("grammars", "media", "step"),
-    "engine": ("adapters", "answers", "grammars", "loading", "rows", "step", "workers"),
+    "engine": ("adapters", "answers", "grammars", "kv", "loading", "rows", "step", "workers"),
 }
 VERSIONS_OF_VLLM = "compat"  # below all of its rooms
 # What is no model family below stages/: each may import those named here, and no family.

@@ -22,7 +22,11 @@ FAMILY = Family(
             f"{HERE}.stage:DiffusionStage",
             frozenset({"image", "video", "audio"}),
             samples=False,
-            takes=(payloads(Payload.ARGUMENTS), payloads(Payload.TEXT)),
+            takes=(
+                payloads(Payload.ARGUMENTS),
+                payloads(Payload.ARGUMENTS, Payload.KV),
+                payloads(Payload.TEXT),
+            ),
             arguments=frozenset(
                 {
                     "attention",

@@ -78,6 +78,8 @@ class DiffusionStage:
             await self._serve(opened, told)
         finally:
             told.close()
+            if self._upstream is not None:
+                self._upstream.release(opened.id)
 
     async def _serve(self, opened: Opened, told: Told) -> None:
         loop = asyncio.get_running_loop()
@@ -190,9 +192,10 @@ class DiffusionStage:
         """Returns what the stage upstream gives to the call."""
         if self._upstream is None:
             return {}
-        coming = await self._upstream.all_of(request_id, to_come)
+        device = self._made.loaded.device
+        coming = await self._upstream.all_of(request_id, to_come, device)
         self._ports.mark(request_id, "embedded")
-        return coming.arguments(self._made.loaded.device, self._made.loaded.dtype)
+        return coming.arguments(device, self._made.loaded.dtype)
 
     def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
         """A part of the call's arguments, or words of its prompt."""

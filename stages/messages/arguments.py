@@ -20,13 +20,22 @@ class RowsToCome(msgspec.Struct, frozen=True):
     left_out: list[list[tuple[int, int]]] = []
 
 
+class KvToCome(msgspec.Struct, frozen=True):
+    """An argument of cached keys and values, a list of tensors: they follow as `KeysAndValues`.
+
+    `lengths`: the tokens of each text.
+    """
+
+    lengths: list[int]
+
+
 class ArgumentsToCome(msgspec.Struct, frozen=True):
     """`about` of an `Open`: arguments of a pipeline's call, by their names.
 
     `rows`: those of hidden states. `ids`: the shapes of those of int64, which follow whole as
-    `Ids`. `values`: those that are known. `replaces`: fields of the request which are arguments
-    otherwise, and are not with these. `is_nothing`: no call is to be made. `listed`: those of `ids`
-    that the call takes as lists of rows.
+    `Ids`. `kv`: those of keys and values. `values`: those that are known. `replaces`: fields of the
+    request which are arguments otherwise, and are not with these. `is_nothing`: no call is to be
+    made. `listed`: those of `ids` that the call takes as lists of rows.
     """
 
     rows: dict[str, RowsToCome] = {}
@@ -35,8 +44,9 @@ class ArgumentsToCome(msgspec.Struct, frozen=True):
     replaces: list[str] = []
     is_nothing: bool = False
     listed: list[str] = []
+    kv: dict[str, KvToCome] = {}
 
     @property
     def names(self) -> set[str]:
         """Returns the fields of a request that are not arguments themselves."""
-        return {*self.replaces, *self.rows, *self.ids, *self.values}
+        return {*self.replaces, *self.rows, *self.ids, *self.values, *self.kv}

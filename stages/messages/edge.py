@@ -1,6 +1,6 @@
 """Messages between stages along an edge."""
 
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 
@@ -63,6 +63,18 @@ class Ids(Message, frozen=True):
     argument: str
 
 
+class KeysAndValues(Message, frozen=True):
+    """Cached keys and values of a request's text `number`, of an argument of a pipeline's call.
+
+    Tensor `kv` [layers, 2, n, kv heads, head size]: keys, then values, of n tokens; the chunk's
+    index is the position of the first.
+    """
+
+    in_place: ClassVar[bool] = True
+    argument: str
+    number: int = 0
+
+
 class RowsReleased(Message, frozen=True):
     """The number of a request's leading rows that are for the target; no more after the last."""
 
@@ -83,9 +95,29 @@ class Lead(msgspec.Struct, frozen=True):
     num_frames: int
 
 
-Edge = Open | NothingToSay | Waits | ReleasedWords | StageTokens | Rows | Ids | RowsReleased | Codes
+Edge = (
+    Open
+    | NothingToSay
+    | Waits
+    | ReleasedWords
+    | StageTokens
+    | Rows
+    | Ids
+    | KeysAndValues
+    | RowsReleased
+    | Codes
+)
 EDGE: Messages[Edge] = Messages(
-    Open, NothingToSay, Waits, ReleasedWords, StageTokens, Rows, Ids, RowsReleased, Codes
+    Open,
+    NothingToSay,
+    Waits,
+    ReleasedWords,
+    StageTokens,
+    Rows,
+    Ids,
+    KeysAndValues,
+    RowsReleased,
+    Codes,
 )
 
 

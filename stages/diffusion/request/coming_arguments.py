@@ -15,19 +15,24 @@ from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.kinds import GivenArguments
 from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.diffusion.pipeline import PipelineCall
+from omnistage.stages.diffusion.request.coming_kv import ComingKv, KvRoom, kv_bytes_of
 from omnistage.stages.diffusion.request.tasks import arguments_of
 from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
-from omnistage.stages.messages.edge import Edge, Ids, Rows
+from omnistage.stages.messages.edge import Edge, Ids, KeysAndValues, Rows
 from omnistage.stages.worker.ledger import Held, Ledger
 from omnistage.stages.worker.stage import StagePorts
 from omnistage.stages.worker.watch import Watch, overdue
 
 
 class ComingArguments:
-    """One request's: rows and ids are put where they belong, however they come."""
+    """One request's: rows and ids are put where they belong, however they come.
 
-    def __init__(self, to_come: ArgumentsToCome) -> None:
+    `kv`: its keys and values, if any come.
+    """
+
+    def __init__(self, to_come: ArgumentsToCome, kv: ComingKv | None = None) -> None:
         self._to_come = to_come
+        self._kv = kv
         self._rows: dict[str, torch.Tensor] = {}
         self._masks = {name: mask_of(one.lengths) for name, one in to_come.rows.items()}
         self._missing = {name: mask.bool() for name, mask in self._masks.items()}
@@ -37,7 +42,8 @@ class ComingArguments:
     def is_complete(self) -> bool:
         """Returns whether all that was announced is there."""
         has_ids = self._ids.keys() == self._to_come.ids.keys()
-        return has_ids and not any(missing.any() for missing in self._missing.values())
+        has_rows = not any(missing.any() for missing in self._missing.values())
+        return has_ids and has_rows and (self._kv is None or self._kv.is_complete)
 
     def add(self, chunk: Chunk[Edge]) -> None:
         """Take rows of one text, or ids; a chunk that only ends a text has none."""
@@ -68,6 +74,7 @@ class ComingArguments:
         return {
             **{name: rows.to(device, dtype) for name, rows in self._rows.items()},
             **whole,
+            **({} if self._kv is None else self._kv.tensors),
             **{name: list(whole[name]) for name in self._to_come.listed},
             **self._to_come.values,
         }
@@ -82,19 +89,31 @@ class Upstream:
         self.given: GivenArguments = given
         self._ports = ports
         self._ledger = Ledger(Path(ports.ledger)) if ports.ledger else None
-        self._waiting: dict[str, tuple[ComingArguments, Watch, asyncio.Event]] = {}
+        self._waiting: dict[str, tuple[ComingArguments, asyncio.Event]] = {}
+        self._kv: dict[str, ComingKv] = {}
+        self._room = KvRoom(kv_bytes_of(ports), self._count)
 
-    async def all_of(self, request_id: str, to_come: ArgumentsToCome) -> ComingArguments:
-        """All that was announced; RequestError when it does not come in time."""
-        coming = ComingArguments(to_come)
-        watch, has_come = Watch(self._ports.deadlines), asyncio.Event()
-        self._waiting[request_id] = coming, watch, has_come
+    async def all_of(
+        self, request_id: str, to_come: ArgumentsToCome, device: torch.device
+    ) -> ComingArguments:
+        """All that was announced; RequestError when it does not come in time.
+
+        Keys and values are on the device; they hold memory until `release`.
+        """
+        has_come = asyncio.Event()
+        kv = self._kv[request_id] = ComingKv(to_come.kv, self._room, device, has_come.set)
+        coming = ComingArguments(to_come, kv)
+        watch = Watch(self._ports.deadlines)
+        self._waiting[request_id] = coming, has_come
         self._count()
         try:
             while not coming.is_complete:
                 has_come.clear()
-                async with asyncio.timeout_at(watch.due_at):
+                async with asyncio.timeout_at(None if kv.is_waiting else watch.due_at):
                     await has_come.wait()
+                if kv.error is not None:
+                    raise kv.error
+                watch.restart()
         except TimeoutError:
             raise overdue(self._ports.source, self._ports.name) from None
         finally:
@@ -102,25 +121,36 @@ class Upstream:
             self._count()
         return coming
 
+    def release(self, request_id: str) -> None:
+        """A request is over: the memory of its keys and values is for others."""
+        kv = self._kv.pop(request_id, None)
+        if kv is not None:
+            kv.release()
+
     def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
         """A part of an argument; its request's task may not have begun yet."""
         if chunk.request_id in self._waiting:
             self._add(receiver, chunk)
         else:
-            asyncio.get_running_loop().call_soon(self._add, receiver, chunk)
+            asyncio.get_running_loop().call_soon(self._add, receiver, chunk.owned())
 
     def _add(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
-        receiver.grant(chunk.request_id)
         waiting = self._waiting.get(chunk.request_id)
-        if waiting is not None:
-            coming, watch, has_come = waiting
+        if waiting is None:
+            receiver.grant(chunk.request_id)
+            return
+        coming, has_come = waiting
+        if isinstance(chunk.message, KeysAndValues):
+            self._kv[chunk.request_id].add(chunk.message, receiver, chunk)
+        else:
+            receiver.grant(chunk.request_id)
             coming.add(chunk)
-            watch.restart()
-            has_come.set()
+        has_come.set()
 
     def _count(self) -> None:
         if self._ledger is not None:
             self._ledger.write(Held.LATE_INPUTS, len(self._waiting))
+            self._ledger.write(Held.KV_BYTES, self._room.num_taken)
 
     def close(self) -> None:
         """Let the ledger go."""
@@ -171,6 +201,8 @@ def placed(
 
 
 def _placed(value: object, device: torch.device, dtype: torch.dtype) -> object:
+    if isinstance(value, list):
+        return [_placed(one, device, dtype) for one in value]
     if not isinstance(value, np.ndarray):
         return value
     tensor = torch.from_numpy(value).to(device)

@@ -40,8 +40,13 @@ async def prefill(
     prompt: JsonMap,
     bridge: RequestOptions | None = None,
     headers: Headers = None,
+    *,
+    reads_cache: bool = False,
 ) -> None:
-    """Compute every position of a prompt; the token that vLLM samples at its end is dropped."""
+    """Compute every position of a prompt; the token that vLLM samples at its end is dropped.
+
+    `reads_cache`: those that the prefix cache has are not computed.
+    """
     params = SamplingParams(
         temperature=0,
         max_tokens=1,
@@ -49,7 +54,7 @@ async def prefill(
         output_kind=RequestOutputKind.FINAL_ONLY,
         extra_args=None if bridge is None else bridge.extra_args(),
     )
-    params.skip_reading_prefix_cache = True  # a row that it had would never leave
+    params.skip_reading_prefix_cache = not reads_cache  # a row that it had would never leave
     generated = engine.generate(prompt, params, request_id, trace_headers=headers)
     async for _ in generated:
         pass

@@ -27,6 +27,7 @@ from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.vllm.answers.truncation import PATH as TRUNCATION
 from omnistage.stages.vllm.compat import AsyncLLM, EngineArguments, PrometheusStatLogger
 from omnistage.stages.vllm.grammars.grammars import GUIDANCE
+from omnistage.stages.vllm.kv.kv_checks import refuse_unsendable_kv
 from omnistage.stages.vllm.loading.dummy_loader import LOAD_FORMAT as DUMMY
 from omnistage.stages.vllm.loading.fit import WHOLE, ModelPart, check_fit
 from omnistage.stages.vllm.loading.loading import load_format_of
@@ -47,6 +48,14 @@ ASYNC_ROW_SCHEDULER = "omnistage.stages.vllm.rows.row_reading.RowReadingAsyncSch
 FUSES_ROTATION = (0, 27)  # the first version of vLLM that does
 ROTATION = "rotary_embedding"  # vLLM's name of the operation
 ASYNC = "async_scheduling"  # an engine argument
+CONNECTOR = {
+    "kv_connector": "OmnistageConnector",
+    "kv_connector_module_path": "omnistage.stages.vllm.bridge.connector",
+}
+KV_CONNECTOR = {
+    "kv_connector": "KvConnector",
+    "kv_connector_module_path": "omnistage.stages.vllm.kv.connector",
+}
 START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 CPU_WORKER = "omnistage.stages.vllm.workers.cpu_worker.SeededCPUWorker"
 
@@ -93,12 +102,13 @@ def make_engine(
     if bridge is not None:
         refuse_drafts(options, bridge)
         arguments["kv_transfer_config"] = {
-            "kv_connector": "OmnistageConnector",
-            "kv_connector_module_path": "omnistage.stages.vllm.bridge.connector",
+            **(KV_CONNECTOR if bridge.sends_kv else CONNECTOR),
             "kv_role": "kv_both",
             "kv_connector_extra_config": bridge.to_config(),
         }
     config = configured(arguments, bridge)
+    if bridge is not None and bridge.sends_kv:
+        refuse_unsendable_kv(config)
     if bridge is not None and bridge.row_cache_gib:
         is_async = config.scheduler_config.async_scheduling
         config.scheduler_config.scheduler_cls = ASYNC_ROW_SCHEDULER if is_async else ROW_SCHEDULER

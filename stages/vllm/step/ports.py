@@ -29,6 +29,7 @@ class BridgeConfig(msgspec.Struct, frozen=True):
     `next_chunk_s` later. `prefill_part`: the fewest tokens of a prompt that run before the rest of
     its inputs has come (None: an eighth of a step; 0: prompts run whole). What the schema exports
     the worker half publishes to `sinks`. `check_ranks`: whether ranks compare what they export.
+    `sends_kv`: keys and values of prompts leave to `sinks`, and not what the schema exports.
     `row_cache_gib`: host memory for rows that were exported, so that requests whose rows leave may
     read the prefix cache (0: they do not). `ledger`: the file that counts what the engine holds
     (empty: none).
@@ -41,6 +42,7 @@ class BridgeConfig(msgspec.Struct, frozen=True):
     prefill_part: int | None = None
     sinks: list[Sink] = []
     check_ranks: bool = False
+    sends_kv: bool = False
     row_cache_gib: float = 0.0
     ledger: str = ""
 

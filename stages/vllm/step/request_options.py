@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.stages.messages.edge import Rows
+from omnistage.stages.messages.edge import KeysAndValues, Rows
 from omnistage.stages.vllm.compat import SamplingParams
 
 Ints = npt.NDArray[np.int32]
@@ -63,8 +63,9 @@ class RequestOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `id` names it along edges. `to`: the stages that get what leaves (None: all that there are).
     `exported`: the rows that leave (None: none); `rows` goes with each chunk of them. `late`: its
-    prompt, in an engine with late inputs. `sampling` and `model`, of a family's own keys, are for
-    the engine's model.
+    prompt, in an engine with late inputs. `kv`: goes with the keys and values of its prompt, which
+    leave an engine that sends such (None: they do not). `sampling` and `model`, of a family's own
+    keys, are for the engine's model.
     """
 
     id: str
@@ -72,6 +73,7 @@ class RequestOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     exported: ExportedRows | None = None
     rows: Rows = Rows()
     late: LatePrompt | None = None
+    kv: KeysAndValues | None = None
     sampling: CodeSampling = CodeSampling()
     model: dict[str, bytes] = {}
 

@@ -16,6 +16,7 @@ def test_what_one_writes_the_other_reads(tmp_path: Path) -> None:
         "streams": 0,
         "credits": 0,
         "late_rows": 0,
+        "kv_bytes": 0,
     }
     writer.write(Seen.WAITING, 2)
     assert reader.read_seen() == {"waiting": 2, "nan_steps": 0}

@@ -203,7 +203,7 @@ def edge(run_directory: Path) -> Iterator[Edge]:
 
 
 async def test_a_request_waits_for_all_its_rows_and_holds_nothing_then(edge: Edge) -> None:
-    waiting = asyncio.create_task(edge.upstream.all_of("a", TO_COME))
+    waiting = asyncio.create_task(edge.upstream.all_of("a", TO_COME, CPU))
     edge.send(part(*PARTS[0]))  # the task has not begun yet
     await asyncio.sleep(0)
     assert edge.num_waiting == 1
@@ -213,7 +213,7 @@ async def test_a_request_waits_for_all_its_rows_and_holds_nothing_then(edge: Edg
 
 
 async def test_rows_that_do_not_come_are_the_edges_failure(edge: Edge) -> None:
-    waiting = asyncio.create_task(edge.upstream.all_of("a", TO_COME))
+    waiting = asyncio.create_task(edge.upstream.all_of("a", TO_COME, CPU))
     edge.send(part(*PARTS[0]))
     with pytest.raises(RequestError, match="Edge encoder -> dit") as failure:
         await waiting
@@ -222,7 +222,7 @@ async def test_rows_that_do_not_come_are_the_edges_failure(edge: Edge) -> None:
 
 
 async def test_a_cancel_leaves_nothing_and_late_rows_hold_no_credit(edge: Edge) -> None:
-    waiting = asyncio.create_task(edge.upstream.all_of("a", TO_COME))
+    waiting = asyncio.create_task(edge.upstream.all_of("a", TO_COME, CPU))
     await asyncio.sleep(0)
     edge.send(part(*PARTS[0]))
     waiting.cancel()

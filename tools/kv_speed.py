@@ -1,0 +1,136 @@
+"""`make kv-speed`: keys and values from one process's blocks to another's tensors.
+
+Of a model of BAGEL's sizes, in bfloat16: seconds from the step that computed the last token until
+all is there, and the bytes a second as a share of one memcpy of as many, measured in turns.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from support.kv_layers import Layer, side_by_side, transposed
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.contract import Receiver
+from omnistage.connectors.sweep import make_run_directory
+from omnistage.stages.diffusion.request.coming_kv import ComingKv, KvRoom
+from omnistage.stages.messages.arguments import KvToCome
+from omnistage.stages.messages.edge import EDGE, Edge, KeysAndValues
+from omnistage.stages.vllm.kv.cached_kv import CachedKv
+from omnistage.stages.vllm.kv.kv_meta import DueKv
+from omnistage.stages.vllm.kv.kv_sender import KvSender
+from omnistage.stages.vllm.step.request_options import RequestOptions
+
+ADDRESS, NAME = "ar.dit.rows", "contexts"
+LAYERS, HEADS, HEAD = 28, 4, 128
+LENGTHS = (256, 2048, 8192)
+LAYOUTS = {"gpu": (side_by_side, 16), "cpu": (transposed, 128)}  # of vLLM 0.32, and blocks
+
+
+def send(folder: Path, connector: str, layout: str) -> None:
+    """Be the engine: each line of the input is a length to send; the output is when it began."""
+    write, size = LAYOUTS[layout]
+    num_blocks = max(LENGTHS) // size + 2
+    shape = num_blocks, HEADS, size, 2 * HEAD
+    caches = list(torch.zeros(LAYERS, *shape, dtype=torch.bfloat16))
+    cached = CachedKv(Layer(write, size), caches, num_blocks, size, (HEADS, HEAD))
+    for cache in caches:
+        cache.normal_()
+    senders = {"dit": make_connector(connector, folder, {}).sender(ADDRESS)}
+    sender = KvSender(senders, cached)
+    blocks = torch.randperm(num_blocks).tolist()
+    say("ready")
+    for line in sys.stdin:
+        num_tokens = int(line)
+        began_at = time.monotonic()
+        sender.start(DueKv("a", RequestOptions("a", kv=KeysAndValues(NAME)), blocks, num_tokens))
+        say(str(began_at))
+    sender.close()
+
+
+def say(line: str) -> None:
+    """Write a line to the process that measures."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def receive(receiver: Receiver[Edge], num_tokens: int) -> float:
+    """Take one request's; when all was there."""
+    room = KvRoom(4 << 30, lambda: None)
+    kv = ComingKv({NAME: KvToCome([num_tokens])}, room, torch.device("cpu"), lambda: None)
+    while not kv.is_complete:
+        chunk = receiver.receive()
+        if chunk is None:
+            receiver.wait(60)
+            continue
+        assert isinstance(chunk.message, KeysAndValues)
+        kv.add(chunk.message, receiver, chunk)
+    return time.monotonic()
+
+
+def copied(num_bytes: int) -> float:
+    """Seconds of a memcpy into new memory."""
+    source = torch.ones(num_bytes, dtype=torch.uint8)
+    began_at = time.monotonic()
+    source.clone()
+    return time.monotonic() - began_at
+
+
+def measure(connector: str, layout: str, rounds: int) -> Table:
+    """Measure each length so many times; the medians as a table."""
+    run = make_run_directory()
+    channels = make_connector(connector, run.path, {})
+    channels.create(ADDRESS)
+    receiver = channels.receiver(ADDRESS, EDGE)
+    command = [sys.executable, __file__, "--send", str(run.path)]
+    command += ["--connector", connector, "--layout", layout]
+    table = Table(title=f"{connector}, blocks as on a {layout.upper()}")
+    for heading in ("tokens", "MB", "s", "GB/s", "of a memcpy"):
+        table.add_column(heading, justify="right")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as sender:
+        assert sender.stdin is not None
+        assert sender.stdout is not None
+        sender.stdout.readline()
+        for num_tokens in LENGTHS:
+            num_bytes = num_tokens * LAYERS * 2 * HEADS * HEAD * 2
+            times, copies = [], []
+            for _ in range(rounds):
+                sender.stdin.write(f"{num_tokens}\n")
+                done_at = receive(receiver, num_tokens)
+                times.append(done_at - float(sender.stdout.readline()))
+                copies.append(copied(num_bytes))
+            seconds, copy = median(times), median(copies)
+            rate, share = num_bytes / seconds / 1e9, copy / seconds
+            row = num_tokens, f"{num_bytes / 1e6:.0f}", f"{seconds:.4f}", f"{rate:.2f}"
+            table.add_row(*map(str, row), f"{share:.0%}")
+        sender.stdin.close()
+    receiver.close()
+    channels.destroy(ADDRESS)
+    run.remove()
+    return table
+
+
+def main() -> None:
+    """Measure all that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--connector", default="shm", choices=("shm", "tcp"))
+    parser.add_argument("--layout", default="gpu", choices=LAYOUTS)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--send", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.send is not None:
+        send(given.send, given.connector, given.layout)
+        return
+    Console().print(measure(given.connector, given.layout, given.rounds))
+
+
+if __name__ == "__main__":
+    main()
