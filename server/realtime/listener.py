@@ -46,6 +46,7 @@ class Listener:
         self._transcripts = transcripts
         self._item_id: str | None = None  # of the turn that goes on
         self._idle: asyncio.TimerHandle | None = None
+        self._played: tuple[Response, float] | None = None  # the last, and until when
         answers.on_end = self._wait_for_speech
         self.configure()
 
@@ -161,16 +162,26 @@ class Listener:
         detection = self._settings().audio.input.turn_detection
         if detection is None or detection.idle_timeout_ms is None or self._hearing.is_speaking:
             return
-        wait_ms = detection.idle_timeout_ms + response.left_to_play_ms
+        self.stop_waiting()
         loop = asyncio.get_running_loop()
+        played_at = loop.time() + response.left_to_play_ms / MS
         work = partial(self._tell_silence, self._hearing.buffer.end_ms)
-        self._idle = loop.call_later(wait_ms / MS, self._common.tasks.run, work)
+        due_at = played_at + detection.idle_timeout_ms / MS
+        self._idle = loop.call_at(due_at, self._common.tasks.run, work)
+        self._played = response, played_at
+
+    def shorten_wait(self) -> None:
+        """Count silence from now on if the client has stopped playing the last response."""
+        if self._idle is not None and self._played is not None:
+            response, played_at = self._played
+            if asyncio.get_running_loop().time() < played_at:
+                self._wait_for_speech(response)
 
     def stop_waiting(self) -> None:
         """Take the user for silent no more."""
         if self._idle is not None:
             self._idle.cancel()
-            self._idle = None
+            self._idle = self._played = None
 
     def _tell_silence(self, start_ms: float) -> None:
         buffer = self._hearing.buffer

@@ -20,6 +20,11 @@ class PlayedAnswer:
         return "".join(self.pieces)
 
     @property
+    def kept_ms(self) -> float:
+        """Return the length of what a client plays of it, after a truncation."""
+        return self.ms if self.heard_ms is None else min(self.heard_ms, self.ms)
+
+    @property
     def is_cut(self) -> bool:
         """Returns whether some of its audio was not heard."""
         return self.heard_ms is not None and self.heard_ms < self.ms

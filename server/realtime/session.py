@@ -170,6 +170,7 @@ class RealtimeSession:
         names = ("item_id", "content_index", "audio_end_ms")
         told = dict(zip(names, given, strict=True))
         self._tell({"type": "conversation.item.truncated", **told})
+        self._listener.shorten_wait()
         self._answers.history.read_soon()
 
     # Responses

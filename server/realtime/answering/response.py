@@ -78,7 +78,7 @@ class Response:
         if self._began_playing is None:
             return 0.0
         played_s = asyncio.get_running_loop().time() - self._began_playing
-        whole_ms = sum(item.spoken.ms for item in self._output if item.spoken is not None)
+        whole_ms = sum(item.spoken.kept_ms for item in self._output if item.spoken is not None)
         return max(0.0, whole_ms - 1000 * played_s)
 
     @property

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from support.realtime import Talk, silence, talking, tone
 from support.waiting import wait_until
 
 from omnistage.server.realtime import listener
+from omnistage.server.realtime.answering import response
 
 Json = dict[str, Any]
 
@@ -319,6 +321,20 @@ def test_a_silent_user_is_answered_after_the_answer_was_played(
 def shorten_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """A twentieth of the time: the field allows no less than 5 s."""
     monkeypatch.setattr(listener, "MS", 20_000)
+
+
+def test_silence_counts_from_where_a_client_stopped_playing(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece of audio is an hour long, which is three minutes here."""
+    shorten_idle(monkeypatch)
+    monkeypatch.setattr(response, "UserAudio", lambda *_: SimpleNamespace(ms=3_600_000.0))
+    detect(talk, idle_timeout_ms=5000)
+    talk.write("Hello")
+    item_id = talk.answer()["output"][0]["id"]
+    place = {"item_id": item_id, "content_index": 0, "audio_end_ms": 0}
+    talk.say("conversation.item.truncate", **place)
+    talk.until("input_audio_buffer.timeout_triggered")
 
 
 def test_speech_and_updates_end_the_wait(
