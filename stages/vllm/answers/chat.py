@@ -12,7 +12,7 @@ from vllm.platforms import current_platform
 
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.vllm.answers.encoder_room import places_of, with_part
-from omnistage.stages.vllm.answers.prompt_details import DetailedChat
+from omnistage.stages.vllm.answers.prompt_details import DetailedChat, DetailedCompletion
 from omnistage.stages.vllm.answers.rendering import Rendering
 from omnistage.stages.vllm.answers.traces import as_http
 from omnistage.stages.vllm.compat import (
@@ -22,7 +22,6 @@ from omnistage.stages.vllm.compat import (
     ChatCompletionRequest,
     CompletionRequest,
     LoRARequest,
-    OpenAIServingCompletion,
     OpenAIServingModels,
     accepted,
 )
@@ -69,7 +68,7 @@ class ChatServing:
         # A parser goes through the whole answer again at each token.
         chat_options |= {"tool_parser": None, "enable_auto_tools": False}
         self._chat = DetailedChat(**accepted(DetailedChat, chat_options))
-        self._completion = OpenAIServingCompletion(**accepted(OpenAIServingCompletion, shared))
+        self._completion = DetailedCompletion(**accepted(DetailedCompletion, shared))
         self._name = name
         self._vocab_size = engine.model_config.get_vocab_size()
         has_adapters = engine.vllm_config.lora_config is not None
