@@ -20,7 +20,7 @@ from support.victim import ADDRESS, OPTIONS, check, check_streamed, pattern
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
 
-STEP = 1 if "OMNISTAGE_REPEATS" in os.environ else 3  # instructions from one death to the next
+STEP = 1 if "OMNISTAGE_REPEATS" in os.environ else 7  # instructions from one death to the next
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def is_readable(file: int) -> bool:
     return bool(select.select([file], [], [], 0)[0])
 
 
-def test_a_sender_killed_at_every_third_instruction_leaves_only_whole_chunks(
+def test_a_sender_killed_at_every_seventh_instruction_leaves_only_whole_chunks(
     connector: Connector, victims: Victims
 ) -> None:
     receiver = connector.receiver(ADDRESS, NOTES)
@@ -94,7 +94,7 @@ def test_a_sender_killed_at_every_third_instruction_leaves_only_whole_chunks(
     receiver.close()
 
 
-def test_a_receiver_killed_at_every_third_instruction_stops_no_sender(
+def test_a_receiver_killed_at_every_seventh_instruction_stops_no_sender(
     connector: Connector, victims: Victims
 ) -> None:
     sender = connector.sender(ADDRESS)

@@ -287,7 +287,9 @@ async def test_clients_that_hang_up_at_any_moment_leave_nothing(
     assert is_same(picture, expected(bare, "a cat", 1)[0])
 
 
-@pytest.mark.parametrize("killed", [MLLM, DIT], ids=lambda one: one[0])
+@pytest.mark.parametrize(
+    "killed", [MLLM, pytest.param(DIT, marks=pytest.mark.repeat)], ids=lambda one: one[0]
+)
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     killed: Process, server: TinyServer, bare: Any
 ) -> None:

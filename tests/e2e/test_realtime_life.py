@@ -24,7 +24,11 @@ from websockets.sync.client import connect
 pytestmark = pytest.mark.engine
 
 READY_S = 120.0
-STAGES = ("thinker", "talker", "code2wav")
+ONE_STAGE = (
+    "talker",
+    pytest.param("thinker", marks=pytest.mark.repeat),
+    pytest.param("code2wav", marks=pytest.mark.repeat),
+)
 NUM_BARGE_INS = 3
 STEP_MS = 100
 DRAIN_S = 60  # an answer of any length ends within it, on a busy machine too
@@ -234,7 +238,7 @@ def check_goes_on(talk: Talk, server: TinyServer, num_tokens: int) -> None:
     talk.order.end()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", ONE_STAGE)
 def test_a_stage_killed_in_an_answer_fails_it_and_the_session_goes_on(
     server: TinyServer, stage: str
 ) -> None:
@@ -256,14 +260,7 @@ def test_a_stage_killed_in_an_answer_fails_it_and_the_session_goes_on(
         check_goes_on(talk, server, num_tokens)
 
 
-@pytest.mark.parametrize(
-    "stage",
-    [
-        "talker",
-        pytest.param("thinker", marks=pytest.mark.repeat),
-        pytest.param("code2wav", marks=pytest.mark.repeat),
-    ],
-)
+@pytest.mark.parametrize("stage", ONE_STAGE)
 def test_a_stage_killed_between_answers_leaves_the_session(server: TinyServer, stage: str) -> None:
     with session(server) as ws:
         talk = Talk(ws)

@@ -224,7 +224,7 @@ async def struck(client: httpx.AsyncClient, url: str, asked: dict[str, Any], pid
             is_running = False
 
 
-@pytest.mark.parametrize("stage", ["talker", "vae"])
+@pytest.mark.parametrize("stage", ["talker", pytest.param("vae", marks=pytest.mark.repeat)])
 async def test_a_killed_stage_fails_what_runs_and_starts_again(
     server: TinyServer, stage: str
 ) -> None:

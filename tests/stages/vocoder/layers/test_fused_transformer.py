@@ -127,7 +127,7 @@ def test_heads_and_windows_of_other_sizes(sizes: dict[str, Any]) -> None:
 @torch.inference_mode()
 def test_fused_layers_equal_exact_ones_in_random_chunks() -> None:
     generator = torch.Generator().manual_seed(3)
-    for seed in range(2):
+    for seed in range(1 if IS_INTERPRETED else 2):
         window = int(torch.randint(2, 40, (), generator=generator))
         num_chunks = 4 if IS_INTERPRETED else 6
         lengths = torch.randint(1, 50, (num_chunks,), generator=generator).tolist()
