@@ -11,13 +11,13 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from omnistage.connectors import make_connector
+from omnistage.connectors.standstill import patience
 from omnistage.connectors.tcp.handshake import new_secret
 from omnistage.connectors.tcp.orders import LinkSettings
 from omnistage.server.placement.agent import Agent, Loss, News
 from omnistage.server.placement.joints import Joints
 from omnistage.server.placement.node_agent import OURS
 from omnistage.server.runtime.channels import Channels
-from omnistage.server.runtime.standstill import patience
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.loading import write_loading
 

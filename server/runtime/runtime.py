@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Self
 
 from omnistage.connectors import make_connector
+from omnistage.connectors.standstill import Standstills
 from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.draining import Draining
 from omnistage.server.runtime.fleet import Fleet
@@ -12,7 +13,6 @@ from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.readiness import stopping
 from omnistage.server.runtime.scaling import Scaling
 from omnistage.server.runtime.stage_link import Release, StageLauncher, release_nothing
-from omnistage.server.runtime.standstill import Standstills
 from omnistage.stage_configs.graph import StageGraph
 
 
@@ -36,6 +36,7 @@ class Runtime:
 
     async def __aenter__(self) -> Self:
         self._standstills = Standstills(self._excuse)
+        self._standstills.start()
         try:
             await self.fleet.start()
         except BaseException:

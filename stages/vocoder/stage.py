@@ -112,16 +112,11 @@ class DecoderStage(ABC):
 
     async def _wait(self, request_id: str, done: asyncio.Event) -> None:
         """Until the last sample; RequestError when the next frames do not come."""
-        watch = self._watches[request_id] = Watch(self._ports.deadlines)
-        while not done.is_set():
-            try:
-                async with asyncio.timeout_at(watch.due_at):
-                    await done.wait()
-            except TimeoutError:
-                if not self._engine.is_idle(request_id):
-                    watch.restart()  # it waits for us
-                elif watch.is_overdue:
-                    raise overdue(self._ports.source, self._ports.name) from None
+        watch = self._watches[request_id] = self._ports.watch()
+        while not await watch.sees(done):
+            if self._engine.is_idle(request_id):
+                raise overdue(self._ports.source, self._ports.name)
+            watch.restart()  # it waits for us
 
     def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
         """Frames of one request [n, …], or none of them."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from omnistage.stages.worker.stage import Opened
+from omnistage.stages.worker.watch import Watch
 
 
 class Joining:
@@ -33,10 +34,10 @@ class Joining:
         """Do this once the stage serves the request."""
         self._early.append(delivery)
 
-    async def opened(self, timeout_s: float) -> Opened:
+    async def opened(self, watch: Watch) -> Opened:
         """All announcements as one, in the order of the stage's edges; raises TimeoutError."""
-        async with asyncio.timeout(timeout_s):
-            await self._is_complete.wait()
+        if not await watch.sees(self._is_complete):
+            raise TimeoutError
         opens = {source: self._opened[source] for source in self._sources}
         first = opens[self._sources[0]]
         return Opened(first.id, first.message, first.tensors, opens)

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.connectors.standstill import Standstills
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.kinds import Payload, Payloads
@@ -19,6 +20,7 @@ from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.coming_media import Received
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.room import Room
+from omnistage.stages.worker.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ class StagePorts:
     source: str = ""  # the stage upstream, of a stage that does not join
     source_kind: str = ""  # and its kind
     deadlines: Deadlines = field(default_factory=Deadlines)
+    standstills: Standstills = field(default_factory=Standstills)  # of its process
     ledger: str = ""  # the file where its engine counts what it holds
     num_lanes: int = 1  # engines that share its work
     num_chunks_out: int = 0
@@ -182,6 +185,10 @@ class StagePorts:
     def stage(self) -> str:
         """Returns what all replicas have in common, such as their seeds, goes by this name."""
         return stage_of(self.name)
+
+    def watch(self) -> Watch:
+        """Wait from now on for what a stage upstream sends of one request."""
+        return Watch(self.deadlines, self.standstills)
 
     def live(self, request: Request, payload: Payload | None = None) -> list[Downstream]:
         """The edges that a request goes along, or those of them that carry this."""

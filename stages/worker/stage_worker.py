@@ -225,6 +225,7 @@ class StageWorker:
             flush = self._ports.room.flush if sender is self._outputs else sender.flush
             loop.add_reader(sender.fileno(), flush)
         self._drain()
+        self._ports.standstills.start()
         self._tell(msgspec.structs.replace(ready, seconds=time.monotonic() - started))
         watched = EngineProcesses(_end_with)
         telling = [asyncio.create_task(self._report()), asyncio.create_task(self._live())]
@@ -233,6 +234,7 @@ class StageWorker:
         try:
             await self._stopping.wait()
         finally:
+            self._ports.standstills.stop()
             watched.close()
             tasks = [*telling, *self._tasks.values()]
             for task in tasks:
@@ -441,7 +443,7 @@ class StageWorker:
     async def _join(self, request_id: str, joining: Joining) -> None:
         """Serve a request once every edge to us has announced it."""
         try:
-            opened = await joining.opened(self._ports.deadlines.first_chunk_s)
+            opened = await joining.opened(self._ports.watch())
         except TimeoutError:
             error = overdue(joining.missing[0], self._name)
             self._ports.send_failure(request_id, error.told_by(self._name))

@@ -1,7 +1,9 @@
-"""Waiting for a stage upstream: for how long, and what is said of it in the end."""
+"""Waiting for a stage upstream: for how long, and the failure if that was too short."""
 
-import time
+import asyncio
+from contextlib import suppress
 
+from omnistage.connectors.standstill import Standstills
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.worker.failure import RequestError
 
@@ -9,23 +11,36 @@ from omnistage.stages.worker.failure import RequestError
 class Watch:
     """When the next input of one request is due; each that comes moves it.
 
-    In seconds of time.monotonic, which is the event loop's clock too.
+    In seconds of the event loop's clock in which the loop ran.
     """
 
-    __slots__ = ("_next_chunk_s", "due_at")
+    __slots__ = ("_due_at", "_next_chunk_s", "_standstills")
 
-    def __init__(self, deadlines: Deadlines) -> None:
-        self.due_at = time.monotonic() + deadlines.first_chunk_s
+    def __init__(self, deadlines: Deadlines, standstills: Standstills) -> None:
+        self._standstills = standstills
         self._next_chunk_s = deadlines.next_chunk_s
+        self._wait(deadlines.first_chunk_s)
+
+    def _wait(self, limit_s: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._due_at = now + limit_s - self._standstills.total_s
 
     def restart(self) -> None:
         """Something came, or the wait is ours: count from now."""
-        self.due_at = time.monotonic() + self._next_chunk_s
+        self._wait(self._next_chunk_s)
+
+    async def sees(self, event: asyncio.Event) -> bool:
+        """Wait for an event; returns whether it was set before the next input is overdue."""
+        while not event.is_set() and not self._is_overdue:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._due_at + self._standstills.total_s):
+                    await event.wait()
+        return event.is_set()
 
     @property
-    def is_overdue(self) -> bool:
-        """Returns whether nothing came in time."""
-        return time.monotonic() >= self.due_at
+    def _is_overdue(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return now >= self._due_at + self._standstills.total_s
 
 
 def overdue(source: str, target: str) -> RequestError:

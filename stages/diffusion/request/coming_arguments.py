@@ -21,7 +21,7 @@ from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
 from omnistage.stages.messages.edge import Edge, Ids, KeysAndValues, Rows
 from omnistage.stages.worker.ledger import Held, Ledger
 from omnistage.stages.worker.stage import StagePorts
-from omnistage.stages.worker.watch import Watch, overdue
+from omnistage.stages.worker.watch import overdue
 
 
 class ComingArguments:
@@ -103,19 +103,19 @@ class Upstream:
         has_come = asyncio.Event()
         kv = self._kv[request_id] = ComingKv(to_come.kv, self._room, device, has_come.set)
         coming = ComingArguments(to_come, kv)
-        watch = Watch(self._ports.deadlines)
+        watch = self._ports.watch()
         self._waiting[request_id] = coming, has_come
         self._count()
         try:
             while not coming.is_complete:
                 has_come.clear()
-                async with asyncio.timeout_at(None if kv.is_waiting else watch.due_at):
+                if kv.is_waiting:
                     await has_come.wait()
+                elif not await watch.sees(has_come):
+                    raise overdue(self._ports.source, self._ports.name)
                 if kv.error is not None:
                     raise kv.error
                 watch.restart()
-        except TimeoutError:
-            raise overdue(self._ports.source, self._ports.name) from None
         finally:
             del self._waiting[request_id]
             self._count()

@@ -29,16 +29,12 @@ class PromptTexts:
 
     async def whole(self, request_id: str) -> str:
         """The complete text; "" if there is none. RequestError when it does not come in time."""
-        text = self._waiting[request_id] = _Text(Watch(self._ports.deadlines))
+        text = self._waiting[request_id] = _Text(self._ports.watch())
         try:
             while not text.is_complete:
                 text.has_come.clear()
-                try:
-                    async with asyncio.timeout_at(text.watch.due_at):
-                        await text.has_come.wait()
-                except TimeoutError:
-                    if text.watch.is_overdue:
-                        raise overdue(self._ports.source, self._ports.name) from None
+                if not await text.watch.sees(text.has_come):
+                    raise overdue(self._ports.source, self._ports.name)
         finally:
             del self._waiting[request_id]
         return "".join(text.pieces)

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 MAX_CLOSED = 4096  # ids of ended requests that are remembered
 IDLE_S = 0.5  # between two looks of an idle engine's thread
+STANDSTILL_S = 5.0  # between two steps: the engine, or its whole machine, did not run
 EARLY_S = 30.0  # chunks of a request that the engine does not get within this time are dropped
 
 
@@ -188,6 +189,7 @@ class LateInputs:
         self._is_idle = threading.Event()
         self._is_idle.set()
         self._is_shut = False
+        self._looked_at = time.monotonic()
         self._came = select.poll()
         for receiver in receivers:
             self._came.register(receiver.fileno(), select.POLLIN)
@@ -300,8 +302,12 @@ class LateInputs:
     def overdue(self) -> list[str]:
         """Requests whose next input did not come in time; also forgets what nobody asked for."""
         now = time.monotonic()
+        pause_s, self._looked_at = now - self._looked_at, now
         with self._lock:
             self._forget_early()
+        if pause_s > STANDSTILL_S:
+            for inputs in self._by_id.values():
+                inputs.waits_since = min(now, inputs.waits_since + pause_s)
         return [
             request_id
             for request_id, inputs in self._by_id.items()

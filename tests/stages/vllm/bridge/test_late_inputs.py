@@ -180,27 +180,39 @@ def test_chunks_of_a_request_that_never_comes_are_dropped(feed: Feed, clock: Clo
     assert feed.late.open("a", options()).available == 5
 
 
+def overdue_after(seconds: int, feed: Feed, clock: Clock) -> list[str]:
+    """Requests that are overdue then, in an engine that steps each second."""
+    for _ in range(seconds):
+        clock.now += 1
+        found = feed.late.overdue()
+    return found
+
+
 def test_a_request_is_overdue_when_its_first_or_next_input_is_late(
     feed: Feed, clock: Clock
 ) -> None:
     feed.late.open("a", options())
-    clock.now += 59
-    assert feed.late.overdue() == []
+    assert overdue_after(59, feed, clock) == []
     feed.send(tokens(7))
-    clock.now += 9
-    assert feed.late.overdue() == []
-    clock.now += 2
-    assert feed.late.overdue() == ["a"]
+    assert overdue_after(9, feed, clock) == []
+    assert overdue_after(2, feed, clock) == ["a"]
     feed.send(tokens(last=True))
+    assert overdue_after(1000, feed, clock) == []
+
+
+def test_no_input_is_late_for_a_pause_of_the_engine(feed: Feed, clock: Clock) -> None:
+    feed.late.open("a", options())
+    assert overdue_after(50, feed, clock) == []
     clock.now += 1000
     assert feed.late.overdue() == []
+    assert overdue_after(10, feed, clock) == []
+    assert overdue_after(1, feed, clock) == ["a"]
 
 
 def test_a_missing_hidden_row_makes_a_request_overdue(feed: Feed, clock: Clock) -> None:
     feed.late.open("a", options(hidden=(1,)))
     feed.send(tokens(7, last=True))
-    clock.now += 11
-    assert feed.late.overdue() == ["a"]
+    assert overdue_after(11, feed, clock) == ["a"]
     feed.late.close("a")
     assert feed.late.overdue() == []
 

@@ -11,11 +11,15 @@ class Standstills:
     """Looks at the clock at an interval: how late it looks is how long the event loop stood still.
 
     Whoever waits for another process has its signs of life in the queue by then, or the other one
-    stood still too.
+    stood still too. `total_s`: for how long it stood still so far.
     """
 
-    def __init__(self, on_standstill: Callable[[float], None]) -> None:
+    def __init__(self, on_standstill: Callable[[float], None] = lambda _: None) -> None:
+        self.total_s = 0.0
         self._on_standstill = on_standstill
+
+    def start(self) -> None:
+        """Look from now on; needs a running event loop."""
         self._wait(asyncio.get_running_loop().time())
 
     def _wait(self, now: float) -> None:
@@ -26,6 +30,7 @@ class Standstills:
         now = asyncio.get_running_loop().time()
         late_s = now - self._due_at
         if late_s > INTERVAL_S:
+            self.total_s += late_s
             self._on_standstill(late_s)
         self._wait(now)
 
@@ -45,6 +50,7 @@ async def patience(limit_s: float) -> AsyncGenerator[None, None]:
                 timeout.reschedule(due_at + seconds)
 
         standstills = Standstills(extend)
+        standstills.start()
         try:
             yield
         finally:
