@@ -46,10 +46,10 @@ WAYS = ("ulysses", "ring", "tensor", "shard")
 TILES = "vae"  # how many of these ranks share the tiles of a decoding: it asks for no more of them
 ALONE = {
     "offload": "each rank keeps its denoiser on its GPU",
-    "compile": "the ranks' collectives are not compiled",
     "quantization": "ranks exchange, share and shard weights of the pipeline's dtype",
     "step_cache": "each rank would decide by itself what it skips",
 }
+IN_BLOCKS = ("tensor", "shard")  # ways whose collectives are around layers of a block
 
 Problem = tuple[str, tuple[str, ...]]  # what is wrong, and the key below the stage
 
@@ -178,12 +178,16 @@ def _tiles_problem(engine: JsonMap) -> Problem | None:
     return message, ("engine", "parallel", TILES)
 
 
-def _alone_problem(engine: Mapping[str, object]) -> Problem | None:
+def _alone_problem(engine: JsonMap) -> Problem | None:
     if num_ranks(engine) == 1:
         return None
     for name, reason in ALONE.items():
         if engine.get(name):
             return f"not with several ranks: {reason}", ("engine", name)
+    for way in IN_BLOCKS:
+        if engine.get("compile") and (engine.get("parallel") or {}).get(way, 1) > 1:
+            message = f"not with parallel.{way}, whose collectives are inside of blocks"
+            return message, ("engine", "compile")
     if ":" in str(engine.get("device")):
         return "not with several ranks: each has a GPU of its own", ("engine", "device")
     return None

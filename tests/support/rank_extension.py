@@ -1,6 +1,7 @@
 """Methods that are mixed into the worker of each rank, as a user's own would be."""
 
 import os
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ class Extension:
     """What tests want of ranks."""
 
     rank: int
+    device: torch.device
     denoisers: dict[str, Any]
     pipeline: Any
 
@@ -55,6 +57,18 @@ class Extension:
         for denoiser in self.denoisers.values():
             next(denoiser.children()).register_forward_pre_hook(self._fail)
 
+    def fail_behind_next_call_on(self, rank: int) -> None:
+        """Raise on one of them, once, when nobody waits for it any more."""
+        if self.rank == rank:
+            self.forwards = dict(self._forwards)  # type: ignore[has-type]  # the worker's
+            failing = {name: partial(self._fail_behind, one) for name, one in self.forwards.items()}
+            self._forwards = failing
+
+    def _fail_behind(self, forward: Any, *args: Any, **kwargs: Any) -> None:
+        self._forwards = self.forwards
+        forward(*args, **kwargs)
+        raise RuntimeError("as it was told")
+
     def count_tiles(self) -> int:
         """How many tiles were decoded here since this was called first."""
         if not hasattr(self, "num_tiles"):
@@ -74,6 +88,22 @@ class Extension:
     def _fail_once(self, module: Any, args: Any) -> None:
         self.hook.remove()
         raise RuntimeError("as it was told")
+
+    def run_out_of_memory_on(self, rank: int) -> None:
+        """Let one of them have no more memory than it has: on a GPU truly, else by a call."""
+        if self.rank != rank:
+            return
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            used = torch.cuda.memory_reserved(self.device)
+            total = torch.cuda.get_device_properties(self.device).total_memory
+            torch.cuda.set_per_process_memory_fraction(used / total, self.device)
+            return
+        part = next(next(iter(self.denoisers.values())).children())
+        part.register_forward_pre_hook(self._lack_memory)
+
+    def _lack_memory(self, module: Any, args: Any) -> None:
+        raise torch.OutOfMemoryError("as it was told")
 
     def die_in_next_tile_on(self, rank: int) -> None:
         """End the process of one of them in its decoder."""
@@ -114,8 +144,5 @@ class Incapable(Extension):
         """As it is, but for the second rank."""
         if self.rank == 1:
             for denoiser in self.denoisers.values():
-                denoiser.enable_parallelism = self._refuse
+                denoiser.register_to_config(num_attention_heads=1)
         super().spread()  # type: ignore[misc]  # of the worker that this is mixed into
-
-    def _refuse(self, config: Any) -> None:
-        raise RuntimeError("not this one")

@@ -125,8 +125,13 @@ class JoinedAttention(QwenDoubleStreamAttnProcessor2_0):
             attn.norm_q.eps,
         )
         mask = _joint_mask(encoder_hidden_states_mask, hidden_states)
+        shared: Any = self._parallel_config  # what several ranks share, or None
         if self.has_flash_3 and mask is None:
-            attended = flash_3(query, key, value)
+            attended = (
+                flash_3(query, key, value)
+                if shared is None
+                else shared.attend(flash_3, query, key, value)
+            )
         else:
             attended = dispatch_attention_fn(
                 query,
@@ -136,6 +141,7 @@ class JoinedAttention(QwenDoubleStreamAttnProcessor2_0):
                 dropout_p=0.0,
                 is_causal=False,
                 backend=self._attention_backend,
+                parallel_config=shared,
             )
         attended = attended.flatten(2, 3).to(query.dtype)
         text, image = attended.split([texts.shape[1], hidden_states.shape[1]], 1)
@@ -145,11 +151,7 @@ class JoinedAttention(QwenDoubleStreamAttnProcessor2_0):
         return image, attn.to_add_out(text.contiguous())
 
     def _has_kernel(self, attn: Any, images: Tensor, texts: Tensor) -> bool:
-        return (
-            self._parallel_config is None
-            and _is_half(images)
-            and images.dtype == texts.dtype == attn.norm_q.weight.dtype
-        )
+        return _is_half(images) and images.dtype == texts.dtype == attn.norm_q.weight.dtype
 
 
 def _stream(

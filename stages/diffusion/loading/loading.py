@@ -11,6 +11,7 @@ import torch
 from diffusers import DiffusionPipeline
 
 from omnistage.stage_configs.checkpoint import PIPELINE, Checkpoint
+from omnistage.stage_configs.parallel import IN_BLOCKS
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
@@ -110,8 +111,10 @@ class LoadOptions(EngineOptions):
             raise ValueError("quantization: not with offload")
         if self.attention is not None:
             check_attention(self.attention)
-        if self.attention == VLLM_FLASH_3 and self.parallel:
-            raise ValueError(f"attention: {VLLM_FLASH_3}: not with parallel")
+        if self.attention == VLLM_FLASH_3:
+            for way in IN_BLOCKS:
+                if self.parallel.get(way, 1) > 1:
+                    raise ValueError(f"attention: {VLLM_FLASH_3}: not with parallel.{way}")
         check_tiling(self.vae_tiling)
         if self.dtype is not None:
             dtype_of(self.dtype)
@@ -143,6 +146,8 @@ class LoadOptions(EngineOptions):
         parts = Parts.find(pipeline, self._roles.completed(type(pipeline)).only_dit)
         self._choose_attention(parts, device)
         self._move(pipeline, parts, device)
+        if self.compile:
+            compile_blocks(parts, device, self.attention is None)
         return LoadedPipeline(pipeline, parts, None, device)
 
     @property

@@ -51,11 +51,12 @@ def joined_group(place: RankPlace, device: torch.device) -> Iterator[None]:
     """Inside, this process is in the group; it begins when all are."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    elif sys.platform == "linux":
+    if sys.platform == "linux":
         os.environ.setdefault(*LOOPBACK)
     share_cores(place.size, device)
     store = FileStore(place.store, place.size)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    # numbers of the host, such as lengths, do not go by the GPU
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         backend, store=store, rank=place.rank, world_size=place.size, timeout=START
     )

@@ -1,31 +1,35 @@
-"""Diffusers' own parallelism, on a denoiser of each rank. Nothing else here calls it."""
+"""Spreads the denoisers of each rank by Diffusers' plans of their classes."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import torch
-from diffusers import ContextParallelConfig
-from diffusers.hooks import tensor_parallel
-from diffusers.models._modeling_parallel import TensorParallelConfig
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from omnistage.stages.diffusion.ranks.layers import cut_layers
 from omnistage.stages.diffusion.ranks.options import RankOptions
+from omnistage.stages.diffusion.ranks.sequences import Groups, share_sequences
 
 GROUPS = "guidance"  # the mesh's first axis: ranks of different groups share nothing
 
 
 def spread(
-    denoiser: torch.nn.Module, options: RankOptions, mesh: DeviceMesh, device: torch.device
+    denoisers: Iterable[torch.nn.Module], options: RankOptions, device: torch.device
 ) -> None:
-    """Enable it; all ranks do so with their own copy. Raises ValueError if it cannot be."""
-    name = type(denoiser).__name__
-    enable = getattr(denoiser, "enable_parallelism", None)
-    if enable is None or getattr(denoiser, options.plan, None) is None:
-        raise ValueError(no_plan(name, options))
-    with _as_accelerator(device, mesh.size()):
+    """All ranks do so with their own copies, at once. Raises ValueError if one cannot be spread."""
+    if options.tensor > 1:
+        mesh = _mesh(options, device, tensor=options.tensor)["tensor"]
+    else:
+        groups = _groups(options, device)
+    for denoiser in denoisers:
+        name = type(denoiser).__name__
+        if getattr(denoiser, options.plan, None) is None:
+            raise ValueError(no_plan(name, options))
         try:
-            enable(config=_config(options, mesh))
-        except (AssertionError, NotImplementedError, RuntimeError) as error:
+            if options.tensor > 1:
+                cut_layers(denoiser, mesh)
+            else:
+                share_sequences(denoiser, groups)
+        except (AttributeError, RuntimeError, ValueError) as error:
             raise ValueError(f"parallel: {name}: {error}") from error
 
 
@@ -34,44 +38,18 @@ def no_plan(name: str, options: RankOptions) -> str:
     return f"parallel: {name} has no {options.plan}, so Diffusers cannot spread it like that"
 
 
-def mesh_of(options: RankOptions, device: torch.device) -> DeviceMesh:
+def _groups(options: RankOptions, device: torch.device) -> Groups:
+    ring, ulysses = options.ring, options.ulysses
+    every = _mesh(options, device, sequence=ring * ulysses)["sequence"].get_group()
+    if ring == 1:
+        return Groups(every, ulysses=every)
+    if ulysses == 1:
+        return Groups(every, ring=every)
+    mesh = _mesh(options, device, ring=ring, ulysses=ulysses)
+    return Groups(every, mesh["ring"].get_group(), mesh["ulysses"].get_group())
+
+
+def _mesh(options: RankOptions, device: torch.device, **sizes: int) -> DeviceMesh:
     """All ranks by group and place; every rank makes it at the same time."""
-    if options.tensor > 1:
-        sizes, names = (options.tensor,), ("tp",)
-        return init_device_mesh(
-            device.type, (options.guidance_ranks, *sizes), mesh_dim_names=(GROUPS, *names)
-        )
-    return init_device_mesh(
-        device.type,
-        (options.guidance_ranks, options.ring, options.ulysses),
-        mesh_dim_names=(GROUPS, "ring", "ulysses"),
-    )
-
-
-def _config(options: RankOptions, mesh: DeviceMesh) -> TensorParallelConfig | ContextParallelConfig:
-    """Sequences of any length, where one of the two ways is taken alone: texts are of any."""
-    if options.tensor > 1:
-        return TensorParallelConfig(tp_degree=options.tensor, mesh=mesh["tp"])
-    return ContextParallelConfig(
-        ring_degree=options.ring,
-        ulysses_degree=options.ulysses,
-        mesh=mesh,
-        ulysses_anything=options.ring == 1,
-        ring_anything=options.ulysses == 1,
-    )
-
-
-@contextmanager
-def _as_accelerator(device: torch.device, size: int) -> Iterator[None]:
-    """On a CPU: Diffusers divides by the number of accelerators and knows no shards there."""
-    if device.type != "cpu":
-        yield
-        return
-    count, supported = torch.accelerator.device_count, tensor_parallel._SUPPORTED_TP_DEVICES
-    torch.accelerator.device_count = lambda: size
-    tensor_parallel._SUPPORTED_TP_DEVICES = (*supported, "cpu")
-    try:
-        yield
-    finally:
-        torch.accelerator.device_count = count
-        tensor_parallel._SUPPORTED_TP_DEVICES = supported
+    shape, names = (options.guidance_ranks, *sizes.values()), (GROUPS, *sizes)
+    return init_device_mesh(device.type, shape, mesh_dim_names=names)

@@ -129,6 +129,7 @@ class Ranks:
         self.processes: dict[int, SpawnProcess] = {}
         self._lock = threading.RLock()
         self._number = 0
+        self._runs: set[int] = set()  # orders to call a denoiser that not all have replied to
         self._heard: dict[int, int] = {}  # each rank's last reply
         self.denoisers: Mapping[str, torch.nn.Module] = {}
         self._wholes: dict[str, Callable[..., object]] = {}
@@ -278,6 +279,8 @@ class Ranks:
             self.num_calls += 1
             arguments = name, TorchModes.now(), list(calls)
             order = self._send("run", arguments, True)
+            last = min((self._heard.get(rank, 0) for rank in self._pipes), default=0)
+            self._runs = {order.number, *(one for one in self._runs if one > last)}
             try:
                 own = self._worker.run(*arguments)
             except Exception as error:  # noqa: BLE001 - raised below, once all are out of it
@@ -323,6 +326,7 @@ class Ranks:
 
     def _settle(self, number: int) -> None:
         """After a call that failed: all ranks are out of it, or the stage ends."""
+        self._runs.discard(number)
         for rank in self._pipes:
             if self._heard.get(rank, 0) >= number:
                 continue
@@ -422,11 +426,18 @@ class Ranks:
             reply = self._next_reply(rank, timeout_s)
             if reply is None or reply.number >= number:
                 return reply
+            self._check_unheard(rank, reply)
 
     def _drain(self, rank: int) -> None:
         """Replies that nobody waited for: they must not fill the pipe."""
-        while self._next_reply(rank, 0) is not None:
-            continue
+        while (reply := self._next_reply(rank, 0)) is not None:
+            self._check_unheard(rank, reply)
+
+    def _check_unheard(self, rank: int, reply: Reply) -> None:
+        """End the stage if a call failed there and not here: devices wait for that rank."""
+        if reply.error and reply.number in self._runs:
+            self._runs.discard(reply.number)
+            self._fail(f"rank {rank}: a call failed there alone: {reply.error}")
 
     def _next_reply(self, rank: int, timeout_s: float | None) -> Reply | None:
         try:

@@ -23,7 +23,7 @@ from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 from omnistage.stages.diffusion.pipeline import HasComponents
 from omnistage.stages.diffusion.ranks.group import RankPlace, device_of_rank, joined_group
 from omnistage.stages.diffusion.ranks.options import RankOptions
-from omnistage.stages.diffusion.ranks.parallelism import mesh_of, spread
+from omnistage.stages.diffusion.ranks.parallelism import spread
 from omnistage.stages.diffusion.ranks.sharding import ShardedDenoiser, shard_mesh_of
 from omnistage.stages.diffusion.ranks.tiles import Tile, decoded, dtype_of
 from omnistage.stages.diffusion.ranks.wire import (
@@ -142,9 +142,7 @@ class RankWorker:
         """Spread the denoisers' calls over the ranks of each group; all ranks do it at once."""
         options = self._spec.rank_options
         if options.plan:
-            mesh = mesh_of(options, self.device)
-            for denoiser in self.denoisers.values():
-                spread(denoiser, options, mesh, self.device)
+            spread(self.denoisers.values(), options, self.device)
         self._forwards = self._now()
 
     def run(self, name: str, modes: TorchModes, calls: Sequence[Call]) -> object:

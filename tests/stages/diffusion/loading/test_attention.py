@@ -166,8 +166,10 @@ def test_flash_attention_3_of_vllm_is_for_gpus_and_denoisers_with_kernels(folder
         LoadOptions(attention="vllm_flash_3", device="cpu").load(str(folder / "qwen-image"))
     with pytest.raises(ValueError, match="SD3Transformer2DModel is none of QwenImageTransformer2"):
         LoadOptions(attention="vllm_flash_3", device="cpu").load(str(folder / "sd3"))
-    with pytest.raises(ValueError, match="attention: vllm_flash_3: not with parallel"):
-        LoadOptions(attention="vllm_flash_3", parallel={"ulysses": 2})
+    for way in ("tensor", "shard"):
+        with pytest.raises(ValueError, match=f"vllm_flash_3: not with parallel.{way}"):
+            LoadOptions(attention="vllm_flash_3", parallel={way: 2})
+    LoadOptions(attention="vllm_flash_3", parallel={"ulysses": 2, "ring": 2})
 
 
 def test_another_back_end_takes_the_place_of_flash_attention_3(

@@ -58,7 +58,9 @@ def test_a_rank_that_cannot_spread_its_denoiser_ends_a_start_in_which_others_wai
     path = f"{EXTENSION}.Incapable"
     engine: dict[str, Any] = {"parallel": {"tensor": 2}, "worker_extension_cls": path}
     with (
-        pytest.raises(RankError, match=r"rank 1: ValueError: .*not this one"),
+        pytest.raises(
+            RankError, match=r"rank 1: ValueError: .*2 ranks do not divide 1 attention heads"
+        ),
         spread_over_ranks("flux", tmp_path_factory, 0.5, **engine),
     ):
         pass
@@ -205,6 +207,18 @@ def test_replies_that_nobody_waits_for_do_not_fill_the_pipe(flux: Spread) -> Non
             flux.ranks.rpc("process", reply=False)
 
     flux.engine.between_steps(many).result(TIMEOUT_S)
+
+
+async def test_a_call_that_fails_on_one_rank_behind_the_last_collective_ends_the_stage(
+    flux: Spread,
+) -> None:
+    """As under NCCL, where the host of a rank does not wait for others in a call."""
+    await flux.rpc("fail_behind_next_call_on", 1)
+    with pytest.raises(RankError, match="rank 1: a call failed there alone: RuntimeError: as it"):
+        result(flux.ask(TOGETHER[0]))
+    assert flux.failures.get(timeout=60).startswith("rank 1: a call failed there alone")
+    assert await flux.rpc("fail_on", 2, from_all=True) == ["fine", "fine"]
+    assert error(result(flux.ask(TOGETHER[0])), flux.expected(TOGETHER[0])) < 1e-5
 
 
 def test_a_dead_rank_is_known_at_once_and_fails_what_runs(flux: Spread) -> None:
