@@ -1,35 +1,47 @@
 """`make gpu-ranks`: an image model over several GPUs against the same one on one GPU.
 
 Each way of `--ways` is served with the same weights and asked for the same pictures, one after
-another and `--at-once` of them together, with guidance. Printed are the seconds of each, how many
-times as fast that is as one GPU, and how far the pictures are from those of one GPU: the mean
-difference of a channel, in levels of 256. Bfloat16 rounds differently over several GPUs, so they
-are not the same; a picture that is nonsense differs by tens of levels. `--dtype float32` judges
-more sharply. The exit code is 0 if no picture is farther than `--max-levels`.
+another and `--at-once` of them together, with guidance. A way may have an attention and be
+compiled: `ring:native_cudnn`, `guidance-ulysses+compile`. Printed are the seconds of each, how many
+times as fast that is as one GPU, the most memory of a GPU, and how far the pictures are from those
+of one GPU: the mean difference of a channel, in levels of 256. Beside it is the spread of the
+levels of one GPU's pictures: where it is small, such as with random weights of a real size, the
+pictures say nothing. A way that fails is a row with its reason, and the exit code is 1; so it is if
+a picture is farther than `--max-levels`.
 
 The folder may have no weights (`omnistage tiny qwen-image DIR --real-size`): with `--load-format
-dummy` they are random, and their pictures amplify rounding; then only the speed is judged.
-`--tiny` runs all on a CPU, where ring needs an attention that is not there.
+dummy` they are random; then only the speed is judged. `--tiny` has pictures with contrast; it runs
+on GPUs, or on a CPU where there are none. Bfloat16 rounds differently over several GPUs: with
+`--dtype float32` pictures differ by less than a tenth of a level.
+
+`--failures`: at the end of each way a rank is killed, and another one runs out of memory; printed
+are the seconds until the running request ends, and until there is a picture again.
 """
 
 import argparse
 import asyncio
+import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import httpx
 import numpy as np
 import numpy.typing as npt
+import torch
 import yaml
 from rich.console import Console
 from rich.table import Table
 from support.pictures import pixels_of
-from support.server import TinyServer, running_server
+from support.server import ADMIN_KEY, TinyServer, running_server
 
 from omnistage.stage_configs.parallel import num_ranks
 from omnistage.stages.diffusion.checkpoint import write_tiny
@@ -37,8 +49,10 @@ from omnistage.stages.diffusion.checkpoint import write_tiny
 Engine = Mapping[str, Any]
 Pictures = list[npt.NDArray[np.uint8]]
 
+ONE = "one"
+FAILURES = ("kill", "memory")
 WAYS: Mapping[str, Engine] = {
-    "one": {},
+    ONE: {},
     "guidance": {"guidance_ranks": 2},
     "ulysses": {"parallel": {"ulysses": 2}},
     "ring": {"parallel": {"ring": 2}},
@@ -46,11 +60,18 @@ WAYS: Mapping[str, Engine] = {
     "tiles": {"parallel": {"vae": 2}, "guidance_ranks": 2},
     "shard": {"parallel": {"shard": 2}},
     "ulysses-shard": {"parallel": {"ulysses": 2, "shard": 2}},
+    "ulysses-ring": {"parallel": {"ulysses": 2, "ring": 2}},
+    "tensor4": {"parallel": {"tensor": 4}},
     "ulysses4": {"parallel": {"ulysses": 4}},
     "guidance-ulysses": {"parallel": {"ulysses": 2}, "guidance_ranks": 2},
 }
 PROMPT = "a fox in the snow, watercolour, number {}"
 TIMEOUT_S = 1800.0
+
+
+LONG = 100  # steps of the request that a rank's failure meets
+KEY = {"authorization": f"Bearer {ADMIN_KEY}"}
+EXTENSION = "support.rank_extension.Extension"
 
 
 @dataclass(frozen=True)
@@ -61,16 +82,59 @@ class Round:
     alone_s: float  # for a picture
     together_s: float  # for all at once
     pictures: Pictures
+    peak_mib: int  # the most of a GPU; 0 on a CPU
+    failures: Mapping[str, tuple[float, float]]  # seconds to the error, and to the next picture
 
 
-async def ask(server: TinyServer, number: int, asked: argparse.Namespace) -> Any:
+class PeakMemory:
+    """The most memory in use of a GPU of this machine, in MiB, as nvidia-smi has it."""
+
+    def __init__(self) -> None:
+        self.mib = 0
+        self._ends = Event()
+        self._thread = Thread(target=self._watch)
+
+    def __enter__(self) -> "PeakMemory":
+        if torch.cuda.is_available():
+            self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while not self._ends.wait(0.5):
+            found = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+            self.mib = max(self.mib, *map(int, found.split()))
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+
+def engine_of(way: str) -> dict[str, Any]:
+    """The engine arguments of `WAY[:ATTENTION][+compile]`."""
+    name, _, compiled = way.partition("+")
+    name, _, attention = name.partition(":")
+    if name not in WAYS or compiled not in ("", "compile"):
+        raise SystemExit(f"{way!r}: WAY[:ATTENTION][+compile], of {', '.join(WAYS)}")
+    engine = dict(WAYS[name])
+    if attention:
+        engine["attention"] = attention
+    if compiled:
+        engine["compile"] = True
+    return engine
+
+
+async def ask(
+    server: TinyServer, number: int, asked: argparse.Namespace, steps: int | None = None
+) -> Any:
     """One picture."""
     body = {
         "prompt": PROMPT.format(number),
         "negative_prompt": "blurred",
         "true_cfg_scale": 4.0,
         "size": f"{asked.side}x{asked.side}",
-        "num_inference_steps": asked.steps,
+        "num_inference_steps": steps or asked.steps,
         "seed": number,
     }
     async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
@@ -79,8 +143,8 @@ async def ask(server: TinyServer, number: int, asked: argparse.Namespace) -> Any
     return pixels_of(answer.json()["data"][0]["b64_json"])
 
 
-async def measured(server: TinyServer, way: str, asked: argparse.Namespace) -> Round:
-    """All pictures one after another, then those at once; the first of each is not counted."""
+async def measured(server: TinyServer, asked: argparse.Namespace) -> tuple[float, float, Pictures]:
+    """Seconds for one, for those at once, and all pictures; the first of each is not counted."""
     await ask(server, 0, asked)
     begun = time.perf_counter()
     pictures = [await ask(server, number, asked) for number in range(asked.alone)]
@@ -89,24 +153,69 @@ async def measured(server: TinyServer, way: str, asked: argparse.Namespace) -> R
     await asyncio.gather(*(ask(server, number, asked) for number in numbers))
     begun = time.perf_counter()
     pictures += await asyncio.gather(*(ask(server, number, asked) for number in numbers))
-    return Round(way, alone_s, time.perf_counter() - begun, pictures)
+    return alone_s, time.perf_counter() - begun, pictures
+
+
+async def failed(server: TinyServer, how: str, asked: argparse.Namespace) -> tuple[float, float]:
+    """Seconds until a running request ends, by its error or in spite of it, and until the next
+    picture is there.
+    """
+    running = asyncio.create_task(ask(server, 0, asked, LONG))
+    while not server.health()["dit"]["running"]:  # noqa: ASYNC110 - another process
+        await asyncio.sleep(0.1)
+    if how == "kill":
+        (_, second, *_) = rpc(server, "process", from_all=True)
+        begun = time.perf_counter()
+        os.kill(second, signal.SIGKILL)
+    else:
+        begun = time.perf_counter()
+        rpc(server, "run_out_of_memory_on", 1)
+    with suppress(httpx.HTTPError):
+        await running
+    told_s = time.perf_counter() - begun
+    while time.perf_counter() - begun < TIMEOUT_S:
+        with suppress(httpx.HTTPError):
+            await ask(server, 1, asked)
+            return told_s, time.perf_counter() - begun
+        await asyncio.sleep(0.5)
+    raise RuntimeError(f"{how}: no picture again")
+
+
+def rpc(server: TinyServer, method: str, *args: object, **more: object) -> Any:
+    """The result of a method of the extension."""
+    body = {"method": method, "args": list(args), **more}
+    answer = httpx.post(f"{server.url}/admin/rpc", json=body, headers=KEY, timeout=60)
+    answer.raise_for_status()
+    return answer.json()["stages"]["dit"]["result"]
 
 
 def served(way: str, model: Path, folder: Path, asked: argparse.Namespace) -> Round:
     """One way, by a server of its own."""
-    engine: dict[str, Any] = {**WAYS[way], "load_format": asked.load_format}
+    engine: dict[str, Any] = {**engine_of(way), "load_format": asked.load_format}
     side = 64 if asked.tiny else 512
     engine |= {"warm_up": {"height": side, "width": side}, "max_megapixels": 64}
     if asked.dtype:
         engine["dtype"] = asked.dtype
-    gpus = [] if asked.tiny else list(range(num_ranks(engine)))
+    num = num_ranks(engine)
+    has_failures = asked.failures and num > 1
+    if has_failures:
+        engine["worker_extension_cls"] = EXTENSION
+    gpus = list(range(num)) if torch.cuda.is_available() else []
     stage = {"kind": "diffusers", "gpus": gpus, "engine": engine}
     graph = {"stages": {"dit": stage}, "outputs": {"image": "dit"}, "deadlines": {"hang_s": 300}}
-    path = folder / f"{way}.yaml"
+    name = way.replace(":", "-")
+    path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(graph))
-    log = folder / f"{way}.log"
-    with running_server(str(path), log, "--model", str(model)) as server:
-        return asyncio.run(measured(server, way, asked))
+    options = ("--model", str(model), "--admin-key", ADMIN_KEY)
+    with (
+        PeakMemory() as peak,
+        running_server(str(path), folder / f"{name}.log", *options) as server,
+    ):
+        alone_s, together_s, pictures = asyncio.run(measured(server, asked))
+        mib, failures = peak.mib, dict[str, tuple[float, float]]()
+        for how in FAILURES if has_failures else ():
+            failures[how] = asyncio.run(failed(server, how, asked))
+        return Round(way, alone_s, together_s, pictures, mib, failures)
 
 
 def levels(one: Pictures, other: Pictures) -> float:
@@ -115,30 +224,35 @@ def levels(one: Pictures, other: Pictures) -> float:
     return max(float(np.abs(a.astype(int) - b.astype(int)).mean()) for a, b in pairs)
 
 
-def table_of(rounds: Sequence[Round], at_once: int) -> Table:
+def table_of(rounds: Mapping[str, Round | Exception], at_once: int) -> Table:
     """Returns what is printed."""
     table = Table(
-        "way", "GPUs", "s a picture", "faster", f"s for {at_once}", "faster", "levels off"
+        "way", "GPUs", "s a picture", "faster", f"s for {at_once}", "faster", "GiB", "levels off"
     )
-    one = rounds[0]
-    for each in rounds:
+    one = rounds[ONE]
+    for way, each in rounds.items():
+        num = str(num_ranks(engine_of(way)))
+        if isinstance(each, Exception) or isinstance(one, Exception):
+            table.add_row(way, num, "failed" if isinstance(each, Exception) else "")
+            continue
         table.add_row(
-            each.way,
-            str(num_ranks(WAYS[each.way])),
+            way,
+            num,
             f"{each.alone_s:.2f}",
             f"{one.alone_s / each.alone_s:.2f}",
             f"{each.together_s:.2f}",
             f"{one.together_s / each.together_s:.2f}",
-            f"{levels(one.pictures, each.pictures):.2f}",
+            f"{each.peak_mib / 1024:.1f}",
+            f"{levels(one.pictures, each.pictures):.3f}",
         )
     return table
 
 
 def main() -> None:
-    """Print the table; the exit code says whether the pictures are those of one GPU."""
+    """Print the table; the exit code says whether all ways work, with the pictures of one GPU."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, help="a pipeline's folder")
-    parser.add_argument("--tiny", action="store_true", help="a tiny Qwen-Image, on a CPU")
+    parser.add_argument("--tiny", action="store_true", help="a tiny Qwen-Image")
     parser.add_argument("--ways", default="guidance,ulysses", help=f"of {', '.join(WAYS)}")
     parser.add_argument("--load-format", default="auto")
     parser.add_argument("--dtype", default="")
@@ -147,26 +261,51 @@ def main() -> None:
     parser.add_argument("--alone", type=int, default=3, help="pictures one after another")
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--max-levels", type=float, default=8.0)
+    parser.add_argument("--failures", action="store_true", help="a death, and no memory")
     asked = parser.parse_args()
     if asked.tiny:
         asked.side, asked.steps = 64, 4
-    ways = list(dict.fromkeys(["one", *asked.ways.split(",")]))
+    ways = list(dict.fromkeys([ONE, *asked.ways.split(",")]))
+    for way in ways:
+        engine_of(way)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = asked.model or folder / "tiny"
         if asked.model is None:
             write_tiny("qwen-image", model)
-        console, rounds = Console(width=120), list[Round]()
-        for way in ways:  # each is said at its end: a run may be cut off
-            found = served(way, model, folder, asked)
-            rounds.append(found)
-            off = levels(rounds[0].pictures, found.pictures)
-            seconds = f"{found.alone_s:.2f} s, {asked.at_once} in {found.together_s:.2f} s"
-            console.print(f"{way}: {seconds}, {off:.3f} levels off")
+        console, rounds = Console(width=120), dict[str, Round | Exception]()
+        for way in ways:  # each is printed at its end: a run may be cut off
+            try:
+                rounds[way] = served(way, model, folder, asked)
+            except (Exception, AssertionError) as error:  # noqa: BLE001 - the next way runs
+                rounds[way] = error
+            console.print(line_of(way, rounds, asked.at_once), markup=False)
     console.print(table_of(rounds, asked.at_once))
-    worst = max(levels(rounds[0].pictures, each.pictures) for each in rounds)
-    is_judged = asked.load_format != "dummy"
-    sys.exit(1 if is_judged and worst > asked.max_levels else 0)
+    sys.exit(0 if is_right(rounds, asked) else 1)
+
+
+def line_of(way: str, rounds: Mapping[str, Round | Exception], at_once: int) -> str:
+    """Returns what is printed at the end of a way."""
+    found, one = rounds[way], rounds[ONE]
+    if isinstance(found, Exception):
+        *_, last = str(found).strip().splitlines() or [type(found).__name__]
+        return f"{way}: failed: {last}"  # of a server's log the last line
+    line = f"{way}: {found.alone_s:.2f} s, {at_once} in {found.together_s:.2f} s"
+    if not isinstance(one, Exception):
+        line += f", {levels(one.pictures, found.pictures):.3f} levels off"
+    line += f", of a spread of {np.std(found.pictures[0]):.1f}"
+    for how, (told_s, again_s) in found.failures.items():
+        line += f"; {how}: ended after {told_s:.1f} s, a picture after {again_s:.1f} s"
+    return line
+
+
+def is_right(rounds: Mapping[str, Round | Exception], asked: argparse.Namespace) -> bool:
+    """Returns whether all ways work, and their pictures are those of one GPU."""
+    found = [each for each in rounds.values() if isinstance(each, Round)]
+    if len(found) < len(rounds):
+        return False
+    worst = max(levels(found[0].pictures, each.pictures) for each in found)
+    return asked.load_format == "dummy" or bool(worst <= asked.max_levels)
 
 
 if __name__ == "__main__":
