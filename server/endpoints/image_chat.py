@@ -29,6 +29,7 @@ from omnistage.server.tasks.image_chat import (
 )
 from omnistage.server.tasks.image_task import run_images
 from omnistage.server.tasks.images.answer import MAX_UNSENT_BYTES, ImageAnswer
+from omnistage.server.tasks.images.mixed import thought_of
 from omnistage.server.tasks.images.usage import chat_usage
 
 
@@ -91,12 +92,11 @@ async def chunks(
 
 
 async def _delta(answer: ImageAnswer, image: ImageOutput) -> ChatChunk:
-    """Returns an image, with the thought before it by vLLM's name and by its older one."""
+    """Returns an image, with the thought before it."""
     file = base64.b64encode(await answer.encode(image)).decode("ascii")
     url = f"data:{answer.asked.encoding.content_type};base64,{file}"
     item = {"index": 0, "type": "image_url", "image_url": {"url": url}}
-    thought = dict.fromkeys(("reasoning", "reasoning_content"), image.thought)
-    return {**(thought if image.thought else {}), "images": [item]}
+    return {**thought_of(image), "images": [item]}
 
 
 def _usage(answer: ImageAnswer, images: list[ImageOutput]) -> ChatChunk:

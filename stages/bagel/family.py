@@ -1,8 +1,11 @@
-"""BAGEL as a family: a pipeline of our own math in the stage of pipelines."""
+"""BAGEL as a family: its language model's stage; its pipeline runs in Diffusers' stage."""
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
+from omnistage.stage_configs.kinds import GivenArguments, Kind, Payload, payloads
+from omnistage.stage_configs.own_arguments import MODEL_CLASS
 
+HERE = "omnistage.stages.bagel"
 TINY_HIDDEN_SIZE = 1024  # below this a checkpoint is one of ours: it runs anywhere
 
 
@@ -17,7 +20,19 @@ def pick(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
 
 FAMILY = Family(
     name="bagel",
-    kinds={},
+    kinds={
+        "bagel.llm": Kind(
+            f"{HERE}.llm:Llm",
+            frozenset({"text"}),
+            makes=payloads(Payload.ARGUMENTS),
+            gives=GivenArguments((), f"{HERE}.blank:blank_prompt"),
+            sets=MODEL_CLASS,
+            needs=("vllm", "diffusers"),
+            exact={"engine.dtype": "float32"},
+            chooses=True,
+        ),
+    },
+    vllm_models={"OmnistageBagelLlm": f"{HERE}.llm_model:BagelLlm"},
     pick=pick,
-    tiny={"bagel": TinyModel("omnistage.stages.bagel.checkpoint.tiny:write_tiny_bagel")},
+    tiny={"bagel": TinyModel(f"{HERE}.checkpoint.tiny:write_tiny_bagel")},
 )

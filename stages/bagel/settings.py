@@ -7,6 +7,7 @@ from transformers import Qwen2Config, SiglipVisionConfig
 
 from omnistage.stages.checkpoint.files import read_json
 
+TEXT_CONFIG = "llm_config.json"
 MARKS = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>")
 
 
@@ -33,7 +34,7 @@ class BagelSettings:
     def read(cls, folder: Path, marks: tuple[int, int]) -> "BagelSettings":
         """Read a checkpoint's folder; raises ValueError for what no BAGEL has."""
         config = read_json(folder / "config.json")
-        text = read_json(folder / "llm_config.json")
+        text = read_json(folder / TEXT_CONFIG)
         vision = read_json(folder / "vit_config.json")
         if config.get("interpolate_pos"):
             raise ValueError("config.json: interpolate_pos is not served")

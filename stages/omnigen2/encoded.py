@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
 
 Span = tuple[int, int]
@@ -66,19 +65,3 @@ def spans_of(is_one: npt.NDArray[np.bool_]) -> list[Span]:
     """Return where runs of true values begin and end."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_one.astype(np.int8), [0]])))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
-
-
-def last_text(messages: Sequence[JsonMap]) -> str:
-    """Return the words of the user's last message."""
-    last = next((one for one in reversed(messages) if one["role"] == "user"), {})
-    content = last.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return "\n".join(part["text"] for part in content if part.get("type") == "text")
-
-
-def image_urls(messages: Sequence[JsonMap]) -> list[str]:
-    """Return the data URLs of a conversation's images, in order."""
-    contents = (message.get("content") for message in messages)
-    parts = (part for one in contents if isinstance(one, list) for part in one)
-    return [part["image_url"]["url"] for part in parts if part.get("type") == "image_url"]

@@ -22,11 +22,10 @@ from omnistage.stages.omnigen2.encoded import (
     Texts,
     TextToEncode,
     announced,
-    image_urls,
-    last_text,
 )
 from omnistage.stages.omnigen2.prompt import PICTURE, token_ids
 from omnistage.stages.vllm.answers.chat import ChatServing
+from omnistage.stages.vllm.answers.conversations import image_urls, last_text
 from omnistage.stages.vllm.answers.followers import wait_for_room
 from omnistage.stages.vllm.answers.rendered import RenderedLLM
 from omnistage.stages.vllm.answers.text_rows import send_rows

@@ -36,6 +36,8 @@ LOAD_FORMATS = ("auto", "dummy")  # those of ours, which set the hook
 class TextStage(EngineStage):
     """One AsyncLLM and vLLM's chat serving over it."""
 
+    _engine: RenderedLLM
+
     def __init__(self, ports: StagePorts) -> None:
         self._ports = ports
         self._sinks = sinks_of(ports.downstream, Payload.ROWS)
@@ -45,15 +47,8 @@ class TextStage(EngineStage):
     async def start(self) -> Ready:
         """Load, and answer one request."""
         ports = self._ports
-        engine, bridge = ports.engine, None
-        if self._sinks:
-            engine, gib = engine_of_all_rows(ports)
-            bridge = BridgeConfig(
-                HIDDEN_STATES, sinks=self._sinks, ledger=ports.ledger, row_cache_gib=gib
-            )
-        self._engine = make_engine(RenderedLLM, ports.model, engine, bridge, stage=ports.name)
+        self._engine = self._make_engine()
         self._engine.rendered = {}
-        self._engine.has_row_cache = bridge is not None and bridge.row_cache_gib > 0
         self._engine.grammars = Grammars()
         self._chat = ChatServing(self._engine, ports.model, ports.options)
         self._tokenization = Tokenization(self._engine, ports)
@@ -67,6 +62,17 @@ class TextStage(EngineStage):
             loras=self._loras,
             reading=reading_of(self._engine),
         )
+
+    def _make_engine(self) -> RenderedLLM:
+        ports, engine, bridge, gib = self._ports, self._ports.engine, None, 0.0
+        if self._sinks:
+            engine, gib = engine_of_all_rows(ports)
+            bridge = BridgeConfig(
+                HIDDEN_STATES, sinks=self._sinks, ledger=ports.ledger, row_cache_gib=gib
+            )
+        made = make_engine(RenderedLLM, ports.model, engine, bridge, stage=ports.name)
+        made.has_row_cache = gib > 0
+        return made
 
     async def serve(self, opened: Opened) -> None:
         """Stream one answer; its last chunk is the usage chunk."""

@@ -1,16 +1,18 @@
-"""BAGEL over HTTP: images of texts and of images, with and without a thought."""
+"""BAGEL over HTTP: words, images of texts and of images, with and without a thought."""
 
 import asyncio
 import base64
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from references.bagel_inputs import DRAWINGS, images_of
-from support.bagel import RecordedDrawings, extra_of
+from PIL import Image
+from references.bagel_inputs import DRAWINGS, MAX_WORDS, TALKS, image, images_of
+from support.bagel import Reader, RecordedDrawings, extra_of
 from support.image_requests import ask, is_same, pictures_of
 from support.killed_image_stage import check_a_killed_stage
 from support.pictures import file_of, pixels_of
@@ -55,6 +57,14 @@ async def draw(server: TinyServer, name: str) -> httpx.Response:
         return await client.post(f"{server.url}/v1/images/edits", data=form, files=files)
 
 
+def part_of(given: str | Image.Image) -> dict[str, Any]:
+    """Return the part of a message that has a text or an image."""
+    if isinstance(given, str):
+        return {"type": "text", "text": given}
+    url = f"data:image/png;base64,{base64.b64encode(file_of(given)).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
 @pytest.mark.parametrize("name", ["text", "thought", "two"])
 async def test_a_request_equals_the_authors(
     name: str, server: TinyServer, recorded: RecordedDrawings
@@ -72,18 +82,45 @@ async def test_requests_at_once_equal_the_authors(
         assert is_same(picture, recorded.pixels(name)), name
 
 
+async def say(server: TinyServer, texts: Sequence[str], **more: Any) -> httpx.Response:
+    """Ask for words; the texts are those of a user and of an assistant in turn."""
+    roles = itertools.cycle(("user", "assistant"))
+    messages = [{"role": role, "content": one} for role, one in zip(roles, texts, strict=False)]
+    body = {"temperature": 0, "max_tokens": MAX_WORDS, "skip_special_tokens": False, **more}
+    async with httpx.AsyncClient(timeout=120) as client:
+        url = f"{server.url}/v1/chat/completions"
+        return await client.post(url, json={"messages": messages, **body})
+
+
+async def test_words_alone_and_at_once_equal_the_authors_and_transformers(
+    server: TinyServer, recorded: RecordedDrawings, tiny_bagel: Path
+) -> None:
+    names = ["words", *TALKS]
+    thinks = [{"chat_template_kwargs": {"enable_thinking": TALKS[one].think}} for one in names]
+    more = {"return_token_ids": True}
+    asked = [
+        say(server, TALKS[name].texts, **more, **think)
+        for name, think in zip(names, thinks, strict=True)
+    ]
+    answers = [await asked[0], *await asyncio.gather(*asked[1:])]
+    reader = Reader(tiny_bagel)
+    for name, answer in zip(names, answers, strict=True):
+        assert answer.status_code == 200, answer.text
+        (choice,) = answer.json()["choices"]
+        assert choice["message"]["content"] == recorded.words(name) != "", name
+        assert choice["token_ids"] == reader.written(TALKS[name])
+
+
+@pytest.mark.parametrize("modalities", [["image"], ["text", "image"]], ids="-".join)
 @pytest.mark.parametrize("name", ["thought", "thought edit"])
 async def test_a_chat_is_answered_by_the_authors_thought_and_image(
-    name: str, server: TinyServer, recorded: RecordedDrawings
+    name: str, modalities: list[str], server: TinyServer, recorded: RecordedDrawings
 ) -> None:
     drawing = DRAWINGS[name]
-    parts: list[Any] = [{"type": "text", "text": drawing.prompt}]
-    for one in images_of(drawing):
-        url = f"data:image/png;base64,{base64.b64encode(file_of(one)).decode()}"
-        parts.append({"type": "image_url", "image_url": {"url": url}})
+    parts = [part_of(drawing.prompt), *map(part_of, images_of(drawing))]
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": parts}],
-        "modalities": ["image"],
+        "modalities": modalities,
         "seed": drawing.seed,
         "num_inference_steps": drawing.num_steps,
         "guidance_scale": drawing.scales[0],
@@ -124,6 +161,29 @@ async def test_what_cannot_be_made_is_refused(
     answer = await ask(server, fields.pop("prompt", "a cat"), 1, **fields)
     assert answer.status_code == 400, answer.text
     assert (answer.json()["error"]["param"] or "").startswith(param or "")
+
+
+@pytest.mark.parametrize(
+    ("parts", "more", "param", "message"),
+    [
+        (["a<|im_end|>"], {}, "messages[0].content[0]", "token of the model"),
+        (["who?", image((40, 40), 1)], {}, "messages[0].content[1]", "see each other"),
+        ([image((40, 40), 1)], {"modalities": ["text", "image"]}, "messages", "must have a text"),
+    ],
+    ids=["token", "image", "no text"],
+)
+async def test_a_chat_that_cannot_be_answered_is_refused(
+    parts: list[Any], more: dict[str, Any], param: str, message: str, server: TinyServer
+) -> None:
+    content = [
+        {"type": "text", "text": one} if isinstance(one, str) else part_of(one) for one in parts
+    ]
+    body = {"messages": [{"role": "user", "content": content}], **more}
+    async with httpx.AsyncClient(timeout=120) as client:
+        answer = await client.post(f"{server.url}/v1/chat/completions", json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+    assert message in answer.json()["error"]["message"]
 
 
 async def test_clients_that_hang_up_at_any_moment_leave_nothing(

@@ -1,4 +1,4 @@
-"""Records what BAGEL's own code draws: bagel.safetensors.
+"""Records what BAGEL's own code draws and says: bagel.safetensors.
 
 The checkpoint is a tiny one:
 
@@ -24,8 +24,11 @@ from references.bagel_inputs import (
     DRAWINGS,
     LATENT_SIDES,
     MAX_THINK_TOKENS,
+    MAX_WORDS,
+    TALKS,
     VISION_SIDES,
     Drawing,
+    Talk,
     hash_of,
     images_of,
 )
@@ -142,6 +145,17 @@ def drawn(inferencer: Any, drawing: Drawing) -> Tensors:
     }
 
 
+def said(inferencer: Any, talk: Talk) -> torch.Tensor:
+    """The bytes of an answer; the start that is given to it counts as a token of its length."""
+    (text,) = inferencer.interleave_inference(
+        list(talk.texts),
+        think=talk.think,
+        understanding_output=True,
+        max_think_token_n=MAX_WORDS + 1,
+    )
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
 @torch.no_grad()
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
@@ -151,6 +165,7 @@ def main(folder: Path) -> None:
         for name, drawing in DRAWINGS.items()
         for key, one in drawn(inferencer, drawing).items()
     }
+    recorded |= {f"{name}.words": said(inferencer, talk) for name, talk in TALKS.items()}
     recorded["table"] = PositionEmbedding(8, 64).pos_embed.data
     target = Path(__file__).with_suffix(".safetensors")
     save_file(recorded, target, {"checkpoint": hash_of(folder)})

@@ -31,6 +31,22 @@ class Drawing:
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Talk:
+    """A conversation that words answer: its texts in order."""
+
+    texts: tuple[str, ...]
+    think: bool = False
+
+
+TALKS = {
+    "words": Talk(("What is a red fox?",)),
+    "turns": Talk(
+        ("Who are you?", "A small boat.", "And where is the harbour, on a summer evening?")
+    ),
+    "reasoned": Talk(("How many cats are on the chair?",), think=True),
+}
+MAX_WORDS = 24  # tokens of an answer
 EDIT = {"cfg_interval": (0.0, 1.0), "cfg_renorm_type": "text_channel"}
 DRAWINGS = {
     "text": Drawing("A red fox in the snow.", 1, 5, (64, 96)),

@@ -51,11 +51,12 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """An image of the answer as a client gets it."""
+    """An image of the answer as a client gets it; `thought`: what was thought before it."""
 
     url: str
     size: tuple[int, int]
     token_side: int
+    thought: str = ""
 
 
 async def with_files(
@@ -70,7 +71,13 @@ async def with_files(
                 file = await asyncio.to_thread(encoding.encode, output)
                 data = base64.b64encode(file).decode("ascii")
                 url = f"data:{encoding.content_type};base64,{data}"
-                yield ImageFile(url, output.size, output.token_side)
+                yield ImageFile(url, output.size, output.token_side, output.thought)
+
+
+def thought_of(image: ImageFile | ImageOutput) -> dict[str, str]:
+    """Return the thought before an image by vLLM's name and by its older one; none: no fields."""
+    names = ("reasoning", "reasoning_content")
+    return dict.fromkeys(names, image.thought) if image.thought else {}
 
 
 class MixedChunks:
@@ -103,7 +110,7 @@ class MixedChunks:
         self._sizes.append(image.size)
         self._token_side = image.token_side
         item = {"index": 0, "type": "image_url", "image_url": {"url": image.url}}
-        return self.head.chunk([choice_of({**role, "images": [item]})])
+        return self.head.chunk([choice_of({**role, **thought_of(image), "images": [item]})])
 
     def _without_end(self, chunk: ChatChunk) -> ChatChunk:
         """Returns what comes with the end of the words goes at once, the end itself after the

@@ -35,10 +35,14 @@ NUMBER = re.compile(r"\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class ModelPart:
-    """The part of a checkpoint that an engine loads."""
+    """The part of a checkpoint that an engine loads.
 
-    prefix: str = ""  # of its weights' names
+    `prefix`: of its weights' names. `without`: what is in names of those that it leaves out.
+    """
+
+    prefix: str = ""
     text_model: type | None = None  # of transformers, if AutoModel does not know it
+    without: str = ""
 
 
 WHOLE = ModelPart()
@@ -113,7 +117,8 @@ def _stored_sizes(model: Any, part: ModelPart) -> Iterable[tuple[str, int]]:
     """Returns the sizes of weights on disk: vLLM itself fetches what is not there."""
     folder = folder_of(model)
     for tensor in stored_tensors(folder) if folder is not None else ():
-        if tensor.name.startswith(part.prefix):
+        is_left_out = bool(part.without) and part.without in tensor.name
+        if tensor.name.startswith(part.prefix) and not is_left_out:
             yield tensor.name, tensor.num_bytes(model.dtype)
 
 

@@ -23,6 +23,10 @@ BOTH, IMAGES, TEXT = ["text", "image"], ["image"], ["text"]
         ("omnigen2", BOTH, False),
         ("omnigen2", IMAGES, True),
         ("omnigen2", TEXT, False),
+        # Words, or an image where there may be one.
+        ("bagel", None, False),
+        ("bagel", BOTH, False),
+        ("bagel", IMAGES, True),
         # Images of the answer's words: never alone.
         ("qwen3_omni_qwen_image", BOTH, False),
         ("qwen3_omni_qwen_image", IMAGES, False),

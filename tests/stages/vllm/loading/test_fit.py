@@ -1,5 +1,6 @@
 """What is counted of an engine before vLLM starts it: never more than it needs."""
 
+import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import Qwen2Config, Qwen2Model, Qwen3OmniMoeForConditionalGeneration
 
 from omnistage.stages.device.memory import GIB
@@ -118,6 +120,19 @@ def test_the_stages_of_qwen3_omni_count_their_own_layers(
     text = model.get_submodule(owner)
     counted = layer_bytes(config(tiny_checkpoint, text.config), options, part)
     assert counted == 2 * layers_of(text)
+
+
+def test_weights_that_an_engine_leaves_out_are_not_counted(tiny_bagel: Path) -> None:
+    text = Qwen2Config(**json.loads((tiny_bagel / "llm_config.json").read_text()))
+    weights = load_file(tiny_bagel / "ema.safetensors")
+    prefix, without = "language_model.model.", "_moe_gen"
+    own = sum(
+        one.numel()
+        for name, one in weights.items()
+        if name.startswith(f"{prefix}layers.") and without not in name
+    )
+    part = ModelPart(prefix, without=without)
+    assert layer_bytes(config(tiny_bagel, text), {}, part) == 2 * own
 
 
 def test_the_line_has_all_that_is_decided_before_the_load(
