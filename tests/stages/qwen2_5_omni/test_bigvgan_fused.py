@@ -52,11 +52,12 @@ def test_the_activation_is_the_module_s(length: int, width: int) -> None:
     from omnistage.stages.qwen2_5_omni.bigvgan_fused import activation_of
     from omnistage.stages.qwen2_5_omni.bigvgan_kernels import activate
 
-    net: Any = Qwen2_5OmniAntiAliasedActivation1d(Qwen2_5OmniSnakeBeta(width)).to(DEVICE)
+    net: Any = Qwen2_5OmniAntiAliasedActivation1d(Qwen2_5OmniSnakeBeta(width))
     generator = torch.Generator().manual_seed(length)
     net.act.alpha.uniform_(-1, 1, generator=generator)
     net.act.beta.uniform_(-1, 1, generator=generator)
     net.downsample.filter.mul_(torch.linspace(0.9, 1.1, 12))  # none of both is as the other
+    net.to(DEVICE)  # the generator is the CPU's
     hidden = torch.randn(3, width, length, generator=generator).to(DEVICE)
     found = activate(hidden.mT.contiguous(), activation_of(net)).mT
     assert (found - net(hidden)).abs().max() < BOUND
