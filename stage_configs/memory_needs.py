@@ -82,7 +82,11 @@ def needs_of(model: str) -> ModelNeeds:
         if model in one.models or (config is not None and _fits(one.config, config)):
             return one
     names = ", ".join(name for one in known for name in one.models)
-    raise NoNeeds(f"the memory that {model} needs is not known; it is of: {names}")
+    raise NoNeeds(
+        f"the memory that {model} needs is not known; it is of: {names}. Lay out others in a graph "
+        "file: before a stage loads, it compares its weights with its GPU's free memory. A family "
+        "lists the GB of weights and the bytes of a cached token per stage in a file `memory`"
+    )
 
 
 def _config(model: str) -> JsonMap | None:

@@ -37,9 +37,8 @@ def test_weights_and_caches_are_those_of_the_layouts() -> None:
 
 
 def test_a_model_without_needs_is_refused_with_those_that_have_some() -> None:
-    with pytest.raises(
-        NoNeeds, match=rf"the memory that some/model needs is not known; .*: {OMNI}"
-    ):
+    known = rf"the memory that some/model needs is not known; .*: {OMNI}\. "
+    with pytest.raises(NoNeeds, match=known + "Lay out others in a graph file: "):
         needs_of("some/model")
 
 
