@@ -30,11 +30,6 @@ class Conversation:
         return any(item.id == item_id for item in self._items)
 
     @property
-    def last_id(self) -> str | None:
-        """Return the id of the last item, if there is one."""
-        return self._items[-1].id if self._items else None
-
-    @property
     def num_bytes(self) -> int:
         """How much memory the items take, about."""
         return sum(item.num_bytes for item in self._items)

@@ -14,13 +14,13 @@ from support.pictures import file_of
 
 Colour = tuple[int, int, int]
 COLOUR, RED, BLUE = (100, 150, 200), (255, 0, 0), (0, 0, 255)
-WHITE, GREY = (255, 255, 255), (78, 78, 78)
+WHITE = (255, 255, 255)
 HIGH, LOW = 20_000, 45_000  # of 16 bits: 78 and 175 of 8
 SIDE = 4
 TURN_LEFT = 6  # EXIF: the file's left is the image's top
 ORIENTATION = 0x0112
 PNG_GREY, PNG_RGB, PNG_PALETTE, PNG_GREY_ALPHA, PNG_RGBA = 0, 2, 3, 4, 6
-WHITE_IS_0, BLACK_IS_0, TIFF_RGB, TIFF_CMYK, TIFF_LAB = 0, 1, 2, 5, 8
+WHITE_IS_0, BLACK_IS_0, TIFF_RGB, TIFF_LAB = 0, 1, 2, 8
 UNSIGNED, SIGNED, FLOAT = 1, 2, 3
 PREMULTIPLIED, ALPHA = 1, 2
 

@@ -26,7 +26,6 @@ from omnistage.server.options import SessionBounds
 Json = dict[str, Any]
 
 KEY = "sk-ann"
-BEARER = {"Authorization": f"Bearer {KEY}"}
 SECRETS = "/v1/realtime/client_secrets"
 BETA = ("/v1/realtime/sessions", "/v1/realtime/transcription_sessions")
 

@@ -26,7 +26,6 @@ from omnistage.server.media.watching import AS_IT_IS, FrameChooser, Watching
 from omnistage.stages.messages.to_gateway import Sampler
 
 LIVE = {"live": "1"}
-NO_PICTURES_BETWEEN = {"bf": "0"}
 FRAGMENTS = {"movflags": "frag_keyframe+empty_moov"}
 
 # Containers and codecs; of each the options of both, and its pixels.
