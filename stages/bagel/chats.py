@@ -33,6 +33,20 @@ def check_messages(tokenizer: Any, messages: Sequence[JsonMap], has_images: bool
                 raise RequestError(400, f"{path}: {UNSEEN}", param=path, code="invalid_value")
 
 
+def texts_of(messages: Sequence[JsonMap]) -> list[str]:
+    """Return the texts of a conversation, as the template writes them."""
+    contents = [message.get("content") or "" for message in messages]
+    return [
+        one if isinstance(one, str) else "\n".join(part["text"] for part in one) for one in contents
+    ]
+
+
+def thought_chunk(text: str) -> Json:
+    """Return the chunk of a piece of a thought, by vLLM's name and by its older one."""
+    delta = dict.fromkeys(("reasoning", "reasoning_content"), text)
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+
+
 def ending_chunks(num_prompt: int, num_written: int) -> list[Json]:
     """Return the chunks that end an answer in which nothing more is said."""
     usage = {

@@ -24,7 +24,7 @@ FAMILY = Family(
         "bagel.llm": Kind(
             f"{HERE}.llm:Llm",
             frozenset({"text"}),
-            makes=payloads(Payload.ARGUMENTS),
+            makes=payloads(Payload.ARGUMENTS, Payload.KV),
             gives=GivenArguments((), f"{HERE}.blank:blank_prompt"),
             sets=MODEL_CLASS,
             needs=("vllm", "diffusers"),

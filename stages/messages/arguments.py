@@ -2,7 +2,7 @@
 
 import msgspec
 
-Value = bool | int | float | str
+Value = bool | int | float | str | list[str]
 
 
 class RowsToCome(msgspec.Struct, frozen=True):

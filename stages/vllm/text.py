@@ -54,10 +54,10 @@ class TextStage(EngineStage):
         self._tokenization = Tokenization(self._engine, ports)
         await warm_up_text(self._engine, self._chat)
         await self._take_control(ports, self._chat)
-        max_model_len = self._engine.model_config.max_model_len
+        self._max_model_len: int = self._engine.model_config.max_model_len
         commands = self._control.commands
         return Ready(
-            max_model_len=max_model_len,
+            max_model_len=self._max_model_len,
             commands=commands,
             loras=self._loras,
             reading=reading_of(self._engine),

@@ -10,16 +10,19 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 from PIL import Image
 from references.bagel_inputs import DRAWINGS, MAX_WORDS, TALKS, image, images_of
 from support.bagel import Reader, RecordedDrawings, extra_of
 from support.image_requests import ask, is_same, pictures_of
-from support.killed_image_stage import check_a_killed_stage
+from support.killed_image_stage import Process, check_a_killed_stage
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
 
+from omnistage.stages.bagel.contexts import ContextBuilder
 from omnistage.stages.bagel.pipeline import BagelPipeline
+from omnistage.stages.diffusion.request.outputs import pictures_of as images_made
 
 pytestmark = pytest.mark.engine
 
@@ -35,6 +38,11 @@ def server(tiny_bagel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     log = tmp_path_factory.mktemp("bagel") / "log"
     with running_server(str(tiny_bagel), log) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def bare(tiny_bagel: Path) -> BagelPipeline:
+    return BagelPipeline.from_pretrained(tiny_bagel)
 
 
 async def draw(server: TinyServer, name: str) -> httpx.Response:
@@ -138,6 +146,58 @@ async def test_a_chat_is_answered_by_the_authors_thought_and_image(
     assert is_same(picture, recorded.pixels(name))
 
 
+async def test_a_thought_is_streamed_before_its_image(
+    server: TinyServer, recorded: RecordedDrawings
+) -> None:
+    drawing = DRAWINGS["thought"]
+    body = {"messages": [{"role": "user", "content": drawing.prompt}], "stream": True}
+    body |= {"modalities": ["text", "image"], "size": "64x64", "num_inference_steps": 2}
+    pieces, images = [], 0
+    async with (
+        httpx.AsyncClient(timeout=120) as client,
+        client.stream(
+            "POST",
+            f"{server.url}/v1/chat/completions",
+            json={**body, "extra": extra_of(drawing)},
+        ) as answer,
+    ):
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                    if choice["delta"].get("reasoning_content"):
+                        assert not images
+                        pieces.append(choice["delta"]["reasoning_content"])
+                    images += len(choice["delta"].get("images", ()))
+    assert "".join(pieces) == recorded.thought("thought")
+    assert len(pieces) > 1
+    assert images == 1
+
+
+async def test_a_conversation_is_read_whole_and_all_but_its_last_text_guides(
+    server: TinyServer, bare: BagelPipeline
+) -> None:
+    texts = ["A red fox.", "In the snow?", "Yes, and an owl."]
+    builder = ContextBuilder(bare, bare.settings, torch.device("cpu"))
+    with torch.inference_mode():
+        before = builder.text(builder.text(builder.empty(), texts[0]), texts[1])
+        made = bare(
+            prompt=texts[-1],
+            contexts=[builder.text(before, texts[-1]).keys_and_values[0]],
+            prefix_tokens=before.keys_and_values.shape[3],
+            height=64,
+            width=48,
+            num_inference_steps=3,
+            generator=torch.Generator().manual_seed(4),
+            output_type="np",
+        )
+    more = {"size": "48x64", "seed": 4, "num_inference_steps": 3, "modalities": ["text", "image"]}
+    answer = await say(server, texts, **more)
+    assert answer.status_code == 200, answer.text
+    (drawn,) = answer.json()["choices"][0]["message"]["images"]
+    picture = pixels_of(drawn["image_url"]["url"].partition(",")[2])
+    assert is_same(picture, images_made(made, 1)[0])
+
+
 async def test_steps_are_reported_without_a_callback(server: TinyServer) -> None:
     await check_every_step_is_reported(server)
 
@@ -151,9 +211,14 @@ async def test_steps_are_reported_without_a_callback(server: TinyServer) -> None
         ({"negative_prompt": "rain"}, "negative_prompt"),
         ({"extra": {"cfg_renorm_type": "none"}}, "extra.cfg_renorm_type"),
         ({"extra": {"thinks": True}}, "extra.thinks"),
+        ({"extra": {"think": "yes"}}, "extra.think"),
+        ({"extra": {"think": True, "max_think_tokens": -1}}, "extra.max_think_tokens"),
+        ({"extra": {"think": True, "max_think_tokens": 4000}}, "prompt"),
+        ({"extra": {"prefix_tokens": 3}}, "extra.prefix_tokens"),
+        ({"prompt": "a cat " * 400}, "prompt"),
         ({"control_image": {"image_url": "data:image/png;base64,"}}, "control_image"),
     ],
-    ids=["multiple", "too large", "token", "negative", "value", "name", "control"],
+    ids=str,
 )
 async def test_what_cannot_be_made_is_refused(
     fields: dict[str, Any], param: str | None, server: TinyServer
@@ -200,13 +265,25 @@ async def test_clients_that_hang_up_at_any_moment_leave_nothing(
     assert is_same(picture, recorded.pixels("edit"))
 
 
-async def test_a_killed_stage_is_its_requests_error_and_starts_again(
-    server: TinyServer, tiny_bagel: Path
-) -> None:
-    bare = BagelPipeline.from_pretrained(tiny_bagel)
+LLM, DIT = ("llm", "engine"), ("dit", "worker")
 
+
+@pytest.mark.parametrize("killed", [LLM, DIT], ids=lambda one: one[0])
+async def test_a_killed_stage_is_its_requests_error_and_starts_again(
+    killed: Process, server: TinyServer, bare: BagelPipeline
+) -> None:
     async def draw_many(seed: int) -> httpx.Response:
         """Ask for what takes minutes: it makes no large images."""
         return await ask(server, "a cat", seed, n=10, num_inference_steps=1000)
 
-    await check_a_killed_stage(server, "dit", "worker", bare, send=draw_many)
+    await check_a_killed_stage(server, *killed, bare, send=draw_many)
+
+
+@pytest.mark.parametrize("killed", [LLM, pytest.param(DIT, marks=pytest.mark.repeat)], ids=str)
+async def test_a_stage_may_be_killed_while_the_model_thinks(
+    killed: Process, server: TinyServer, bare: BagelPipeline
+) -> None:
+    async def think(seed: int) -> httpx.Response:
+        return await ask(server, "a boat", seed, extra={"think": True, "max_think_tokens": 90})
+
+    await check_a_killed_stage(server, *killed, bare, send=think, within="llm", stopped=LLM)
