@@ -87,6 +87,7 @@ SAID: list[tuple[Messages[Any], Message]] = [
     (edge.EDGE, edge.StageTokens()),
     (edge.EDGE, edge.Rows("prompt_embeds", 1)),
     (edge.EDGE, edge.Ids("prior_token_ids")),
+    (edge.EDGE, edge.KeysAndValues("contexts", 1)),
     (edge.EDGE, edge.RowsReleased(12)),
     (edge.EDGE, edge.Codes()),
 ]
