@@ -1,7 +1,8 @@
 """`make kv-speed`: keys and values from one process's blocks to another's tensors.
 
 Of a model of BAGEL's sizes, in bfloat16: seconds from the step that computed the last token until
-all is there, and the bytes a second as a share of one memcpy of as many, measured in turns.
+all is there, and the bytes a second as a share of one memcpy of as many into new memory, in turns.
+On a machine with other work the CPU's seconds, of both processes together, say more.
 """
 
 import argparse
@@ -33,12 +34,12 @@ LENGTHS = (256, 2048, 8192)
 LAYOUTS = {"gpu": (side_by_side, 16), "cpu": (transposed, 128)}  # of vLLM 0.32, and blocks
 
 
-def send(folder: Path, connector: str, layout: str) -> None:
+def send(folder: Path, connector: str, layout: str, device: torch.device) -> None:
     """Be the engine: each line of the input is a length to send; the output is when it began."""
     write, size = LAYOUTS[layout]
     num_blocks = max(LENGTHS) // size + 2
     shape = num_blocks, HEADS, size, 2 * HEAD
-    caches = list(torch.zeros(LAYERS, *shape, dtype=torch.bfloat16))
+    caches = list(torch.zeros(LAYERS, *shape, dtype=torch.bfloat16, device=device))
     cached = CachedKv(Layer(write, size), caches, num_blocks, size, (HEADS, HEAD))
     for cache in caches:
         cache.normal_()
@@ -51,6 +52,9 @@ def send(folder: Path, connector: str, layout: str) -> None:
         began_at = time.monotonic()
         sender.start(DueKv("a", RequestOptions("a", kv=KeysAndValues(NAME)), blocks, num_tokens))
         say(str(began_at))
+        while sender.sending:
+            sender.wait(1)
+        say(str(time.process_time()))
     sender.close()
 
 
@@ -60,10 +64,10 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def receive(receiver: Receiver[Edge], num_tokens: int) -> float:
+def receive(receiver: Receiver[Edge], num_tokens: int, device: torch.device) -> float:
     """Take one request's; when all was there."""
     room = KvRoom(4 << 30, lambda: None)
-    kv = ComingKv({NAME: KvToCome([num_tokens])}, room, torch.device("cpu"), lambda: None)
+    kv = ComingKv({NAME: KvToCome([num_tokens])}, room, device, lambda: None)
     while not kv.is_complete:
         chunk = receiver.receive()
         if chunk is None:
@@ -71,27 +75,29 @@ def receive(receiver: Receiver[Edge], num_tokens: int) -> float:
             continue
         assert isinstance(chunk.message, KeysAndValues)
         kv.add(chunk.message, receiver, chunk)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
     return time.monotonic()
 
 
-def copied(num_bytes: int) -> float:
-    """Seconds of a memcpy into new memory."""
+def copied(num_bytes: int) -> tuple[float, float]:
+    """Seconds of a memcpy into new memory, and the CPU's."""
     source = torch.ones(num_bytes, dtype=torch.uint8)
-    began_at = time.monotonic()
+    began_at, before = time.monotonic(), time.process_time()
     source.clone()
-    return time.monotonic() - began_at
+    return time.monotonic() - began_at, time.process_time() - before
 
 
-def measure(connector: str, layout: str, rounds: int) -> Table:
+def measure(connector: str, layout: str, device: torch.device, rounds: int) -> Table:
     """Measure each length so many times; the medians as a table."""
     run = make_run_directory()
     channels = make_connector(connector, run.path, {})
     channels.create(ADDRESS)
     receiver = channels.receiver(ADDRESS, EDGE)
     command = [sys.executable, __file__, "--send", str(run.path)]
-    command += ["--connector", connector, "--layout", layout]
-    table = Table(title=f"{connector}, blocks as on a {layout.upper()}")
-    for heading in ("tokens", "MB", "s", "GB/s", "of a memcpy"):
+    command += ["--connector", connector, "--layout", layout, "--device", str(device)]
+    table = Table(title=f"{connector}, blocks as on a {layout.upper()}, {device}")
+    for heading in ("tokens", "MB", "s", "GB/s", "of a memcpy", "CPU s", "of a memcpy's"):
         table.add_column(heading, justify="right")
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -99,18 +105,23 @@ def measure(connector: str, layout: str, rounds: int) -> Table:
         assert sender.stdin is not None
         assert sender.stdout is not None
         sender.stdout.readline()
+        theirs = 0.0
         for num_tokens in LENGTHS:
             num_bytes = num_tokens * LAYERS * 2 * HEADS * HEAD * 2
-            times, copies = [], []
+            times = []
             for _ in range(rounds):
+                before = time.process_time()
                 sender.stdin.write(f"{num_tokens}\n")
-                done_at = receive(receiver, num_tokens)
-                times.append(done_at - float(sender.stdout.readline()))
-                copies.append(copied(num_bytes))
-            seconds, copy = median(times), median(copies)
-            rate, share = num_bytes / seconds / 1e9, copy / seconds
+                done_at = receive(receiver, num_tokens, device)
+                seconds = done_at - float(sender.stdout.readline())
+                ours = time.process_time() - before
+                theirs, past = float(sender.stdout.readline()), theirs
+                times.append((seconds, ours + theirs - past, *copied(num_bytes)))
+            seconds, cpu, copy, copy_cpu = (median(one) for one in zip(*times[1:], strict=True))
+            rate = num_bytes / seconds / 1e9
             row = num_tokens, f"{num_bytes / 1e6:.0f}", f"{seconds:.4f}", f"{rate:.2f}"
-            table.add_row(*map(str, row), f"{share:.0%}")
+            shares = f"{copy / seconds:.0%}", f"{cpu:.4f}", f"{copy_cpu / cpu:.0%}"
+            table.add_row(*map(str, row), *shares)
         sender.stdin.close()
     receiver.close()
     channels.destroy(ADDRESS)
@@ -123,13 +134,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connector", default="shm", choices=("shm", "tcp"))
     parser.add_argument("--layout", default="gpu", choices=LAYOUTS)
+    parser.add_argument("--device", default="cpu", type=torch.device)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--send", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    torch.set_num_threads(1)
     if given.send is not None:
-        send(given.send, given.connector, given.layout)
+        send(given.send, given.connector, given.layout, given.device)
         return
-    Console().print(measure(given.connector, given.layout, given.rounds))
+    Console().print(measure(given.connector, given.layout, given.device, given.rounds))
 
 
 if __name__ == "__main__":

@@ -58,6 +58,12 @@ STAGE_METRICS = (
         lambda record: record.counters["waiting"],
     ),
     OfStage(
+        GaugeMetricFamily,
+        "stage_kv_bytes",
+        "Bytes of keys and values that wait to be sent, or that have come for requests.",
+        lambda record: record.held.get("kv_bytes", 0),
+    ),
+    OfStage(
         CounterMetricFamily,
         "stage_nan_steps",
         "Steps with a NaN among the logits.",

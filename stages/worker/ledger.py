@@ -19,7 +19,7 @@ class Held(IntEnum):
     STREAMS = 3  # requests whose results are being exported
     CREDITS = 4  # requests that hold credit or a backlog of the edge downstream
     LATE_ROWS = 5  # rows of upstream that wait to be computed
-    KV_BYTES = 6  # of keys and values that wait to be sent, or that have come for requests
+    KV_BYTES = 6  # bytes of keys and values that wait to be sent, or that have come for requests
 
 
 class Seen(IntEnum):

@@ -14,6 +14,7 @@ from support.waiting import until
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from omnistage.connectors import make_connector
+from omnistage.connectors.options import Option
 from omnistage.stages.checkpoint.tiny_embedding import fill_weights
 from omnistage.stages.diffusion.request.coming_kv import ComingKv, KvRoom
 from omnistage.stages.messages.arguments import KvToCome
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 LAYERS, HEADS, SIZE = 3, 2, 32
 NAME = "contexts"
+SMALL: dict[str, Option] = {"arena_mb": 1}  # of which the longest prompts here take more than half
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +59,23 @@ class Harness:
         self.llm = llm
         self._model = Qwen2ForCausalLM.from_pretrained(folder).float().eval()
         self.receiver = port.receiver()
-        self._held = Ledger(run / "kv.held")
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self.receiver.fileno(), self._drain)
         self._coming: dict[str, ComingKv] = {}
+        self._held = Ledger(run / f"{port.address}.held")
+        self._loop = asyncio.get_running_loop()
+        self.loop_on()
         self.room = KvRoom(1 << 30, lambda: None)
-        self.num_chunks = 0
+
+    def loop_on(self) -> None:
+        """Take what comes."""
+        self._loop.add_reader(self.receiver.fileno(), self._drain)
+        self._drain()
+
+    def loop_off(self) -> None:
+        """Take nothing for now."""
+        self._loop.remove_reader(self.receiver.fileno())
 
     def _drain(self) -> None:
         while (chunk := self.receiver.receive()) is not None:
-            self.num_chunks += 1
             assert isinstance(chunk.message, KeysAndValues)
             if chunk.request_id in self._coming:
                 self._coming[chunk.request_id].add(chunk.message, self.receiver, chunk)
@@ -99,17 +108,20 @@ class Harness:
         return {name: count for name, count in self._held.read().items() if count}
 
     def close(self) -> None:
-        self._loop.remove_reader(self.receiver.fileno())
+        self.loop_off()
         self.receiver.close()
         self._held.close()
 
 
 @asynccontextmanager
-async def running(folder: Path, run: Path, **engine: Any) -> AsyncIterator[Harness]:
-    connector = make_connector("shm", run, {})
-    connector.create("kv.rows")
-    port = Port("kv.rows", "shm", str(run), {})
-    bridge = BridgeConfig(sinks=[Sink("dit", port)], sends_kv=True, ledger=str(run / "kv.held"))
+async def running(
+    folder: Path, run: Path, address: str = "kv.rows", **engine: Any
+) -> AsyncIterator[Harness]:
+    connector = make_connector("shm", run, SMALL)
+    connector.create(address)
+    port = Port(address, "shm", str(run), SMALL)
+    ledger = str(run / f"{address}.held")
+    bridge = BridgeConfig(sinks=[Sink("dit", port)], sends_kv=True, ledger=ledger)
     options = {**ENGINE, "skip_tokenizer_init": True, **engine}
     llm = make_engine(AsyncLLM, str(folder), options, bridge)
     harness = Harness(llm, folder, run, port)
@@ -118,7 +130,7 @@ async def running(folder: Path, run: Path, **engine: Any) -> AsyncIterator[Harne
     finally:
         llm.shutdown()
         harness.close()
-        connector.destroy("kv.rows")
+        connector.destroy(address)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -156,3 +168,21 @@ async def test_several_texts_and_requests_at_once_stay_apart(source: Harness) ->
         for tensor, one in zip(got, prompt, strict=True):
             torch.testing.assert_close(tensor, source.expected(one), atol=1e-4, rtol=1e-4)
     await until(lambda: not source.held, 60)
+
+
+async def test_requests_that_are_aborted_leave_no_blocks_held(source: Harness) -> None:
+    """In the prefill, and while nobody takes what leaves."""
+    source.loop_off()
+    names = [f"gone-{number}" for number in range(8)]
+    texts = {NAME: [{"prompt_token_ids": ids(450, 50)}, {"prompt_token_ids": ids(450, 51)}]}
+    asked = [asyncio.create_task(send_kv(source.llm, name, texts, ["dit"], None)) for name in names]
+    await until(lambda: source.held.get("streams"), 60)
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    source.loop_on()  # as a stage whose requests are gone: it takes all, and keeps nothing
+    await until(lambda: not source.held, 60)
+    (got,) = await source.kv("after", ids(200, 52))
+    torch.testing.assert_close(got, source.expected(ids(200, 52)), atol=1e-4, rtol=1e-4)
+    await until(lambda: not source.held, 60)
+    assert await source.llm.reset_prefix_cache()  # refused while blocks are held
