@@ -49,7 +49,6 @@ fuzz: venv
 # Every way to share an engine's work among processes, against one process, each with a kill.
 parallel: venv
 	OMNISTAGE_PARALLEL=1 $(BIN)/python -m pytest --log-cli-level INFO tests/e2e/test_parallel.py $(ARGS)
-	OMNISTAGE_PARALLEL=1 $(BIN)/python -m pytest tests/stages/diffusion/ranks/test_pictures.py -k different_lengths
 	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_tts.py -k equal_the_package
 	OMNISTAGE_STAGE=thinker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_qwen2_5_omni.py -k equals_the_reference
 	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_qwen2_5_omni.py -k equals_the_reference

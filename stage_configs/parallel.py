@@ -46,10 +46,10 @@ WAYS = ("ulysses", "ring", "tensor", "shard")
 TILES = "vae"  # how many of these ranks share the tiles of a decoding: it asks for no more of them
 ALONE = {
     "offload": "each rank keeps its denoiser on its GPU",
-    "quantization": "ranks exchange, share and shard weights of the pipeline's dtype",
     "step_cache": "each rank would decide by itself what it skips",
 }
-IN_BLOCKS = ("tensor", "shard")  # ways whose collectives are around layers of a block
+IN_BLOCKS = ("tensor", "shard")
+CHANGED_BLOCKS = "it changes the layers of a block and puts collectives into it"
 
 Problem = tuple[str, tuple[str, ...]]  # what is wrong, and the key below the stage
 
@@ -185,9 +185,9 @@ def _alone_problem(engine: JsonMap) -> Problem | None:
         if engine.get(name):
             return f"not with several ranks: {reason}", ("engine", name)
     for way in IN_BLOCKS:
-        if engine.get("compile") and (engine.get("parallel") or {}).get(way, 1) > 1:
-            message = f"not with parallel.{way}, whose collectives are inside of blocks"
-            return message, ("engine", "compile")
+        for name in ("compile", "quantization"):
+            if engine.get(name) and (engine.get("parallel") or {}).get(way, 1) > 1:
+                return f"not with parallel.{way}: {CHANGED_BLOCKS}", ("engine", name)
     if ":" in str(engine.get("device")):
         return "not with several ranks: each has a GPU of its own", ("engine", "device")
     return None

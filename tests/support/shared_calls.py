@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from omnistage.stages.diffusion.blocks.compiled import compile_forward
 from omnistage.stages.diffusion.checkpoint import make_tiny
+from omnistage.stages.diffusion.loading.float8 import quantize_block
 from omnistage.stages.diffusion.merging.calls import nested
 from omnistage.stages.diffusion.merging.learning import first_calls
 from omnistage.stages.diffusion.ranks.options import RankOptions
@@ -47,6 +48,7 @@ class Sharing:
     attention: str = ""
     is_compiled: bool = False
     has_mask: bool = False
+    is_quantized: bool = False
 
     @property
     def options(self) -> RankOptions:
@@ -85,6 +87,9 @@ def _calls(case: Sharing) -> list[Shared]:
     """The calls of one case, on this rank."""
     pipeline: Any = quiet(make_tiny(case.name))
     denoiser = pipeline.transformer
+    if case.is_quantized:
+        for block in denoiser.transformer_blocks:
+            assert quantize_block(block, CPU)
     seen = []
     for settings in SETTINGS:
         arguments = settings.arguments(case.name)

@@ -145,10 +145,12 @@ class LoadOptions(EngineOptions):
         pipeline = self.read(model, device, stage=stage, only_denoisers=True, has_tiled=has_tiled)
         parts = Parts.find(pipeline, self._roles.completed(type(pipeline)).only_dit)
         self._choose_attention(parts, device)
+        if self.quantization is not None:
+            quantize(parts, device)
         self._move(pipeline, parts, device)
         if self.compile:
             compile_blocks(parts, device, self.attention is None)
-        return LoadedPipeline(pipeline, parts, None, device)
+        return LoadedPipeline(pipeline, parts, None, device, self.quantization is not None)
 
     @property
     def shard(self) -> int:

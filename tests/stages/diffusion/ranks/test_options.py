@@ -7,6 +7,8 @@ import pytest
 import torch
 from diffusers import SD3Transformer2DModel
 
+from omnistage.stages.diffusion.blocks.compiled import is_compiled
+from omnistage.stages.diffusion.blocks.float8 import Float8Linear
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.loading.other_weights import modules_of
@@ -104,6 +106,14 @@ def test_ranks_that_share_tiles_load_the_vae_too(tmp_path: Path) -> None:
         loaded = options.load_denoisers(str(tmp_path), HOST, "dit", spec.has_tiles)
         names = {"transformer", "vae"} if has_vae else {"transformer"}
         assert modules_of(loaded.pipeline).keys() == names
+
+
+def test_ranks_compile_and_quantize_their_copies_too(tmp_path: Path) -> None:
+    write_tiny("qwen-image", tmp_path)
+    options = LoadOptions.of({"compile": True, "quantization": "fp8", "dtype": "float32"})
+    denoiser: Any = options.load_denoisers(str(tmp_path), HOST).parts.dit["transformer"]
+    assert all(is_compiled(block) for block in denoiser.transformer_blocks)
+    assert any(isinstance(one, Float8Linear) for one in denoiser.modules())
 
 
 def test_a_denoiser_that_names_no_blocks_is_not_put_in_parts(

@@ -26,6 +26,7 @@ CASES = [
     Sharing("qwen-image", {"ulysses": 2, "ring": 2}, has_mask=True),
     Sharing("qwen-image", {"ring": 2}, 2, "_native_math"),
     Sharing("qwen-image", {"ulysses": 2}, 2, is_compiled=True),
+    Sharing("qwen-image", {"ulysses": 2}, 2, is_quantized=True),
     Sharing("flux", {"ulysses": 2, "ring": 2}),
     Sharing("flux", {"ulysses": 2}, 2),
     Sharing("flux", {"tensor": 2}, 2),
@@ -51,8 +52,9 @@ def test_shared_calls_are_those_of_one_rank_and_need_no_sizes_twice(
     case = CASES[place]
     transformer = make_tiny(case.name).transformer
     num = sum(len(getattr(transformer, name)) for name in ATTENTIONS[case.name])
+    limit = 0.05 if case.is_quantized else 1e-5  # a rounding may lead to another step of float8
     for outcome in outcomes[place]:
-        assert max(outcome.errors) < 1e-5
+        assert max(outcome.errors) < limit
         counts = outcome.second
         assert counts.get("sizes", 0) == 0
         assert counts.get("reads", 0) == 0
