@@ -3,6 +3,7 @@
 import difflib
 import re
 
+import diffusers
 import pytest
 from diffusers import (
     FluxPipeline,
@@ -10,8 +11,17 @@ from diffusers import (
     StableVideoDiffusionPipeline,
     WanPipeline,
 )
-from pipelines import COMMAND, PAGE, Judgement, component_classes, page, pipeline_classes, recorded
-from support.tiny_pipelines.compare import ARGUMENTS_DIFFER, Comparison
+from pipelines import (
+    BROKEN,
+    COMMAND,
+    PAGE,
+    Judgement,
+    component_classes,
+    page,
+    pipeline_classes,
+    recorded,
+)
+from support.tiny_pipelines.compare import ARGUMENTS_DIFFER, Comparison, compare
 
 from omnistage.stages.diffusion.engine.warm_up import CHANGES_ATTENTION, DIFFERS, NO_PAIRS
 
@@ -68,6 +78,19 @@ def test_each_class_has_a_reason_or_an_endpoint() -> None:
 )
 def test_a_class_is_judged_by_the_stage_s_rules(made: type, verdict: str) -> None:
     assert Judgement(made).verdict == verdict
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_class_that_is_called_broken_fails_so_without_us(name: str) -> None:
+    with pytest.raises(AttributeError, match="guidance_embeds"):
+        compare(getattr(diffusers, name))
+
+
+def test_a_modular_class_equals_its_bare_call() -> None:
+    (made,) = [one for one in pipeline_classes() if one.__name__ == "FluxModularPipeline"]
+    found = compare(made)
+    assert (found.is_equal, found.shared) == (True, "all")
 
 
 def test_denoisers_are_found_by_annotations() -> None:

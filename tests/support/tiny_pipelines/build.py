@@ -24,6 +24,7 @@ from support.tiny_pipelines.unet_sizes import UNET_SIZES
 from support.tiny_pipelines.video_sizes import VIDEO_SIZES
 
 from omnistage.stages.diffusion.checkpoint.parts import make_vae
+from omnistage.stages.diffusion.loading.modular import ModularAdapter
 
 CLASSES = {**SOUND_CLASSES, **QWEN_CLASSES}
 SIZES = {**IMAGE_SIZES, **UNET_SIZES, **VIDEO_SIZES}
@@ -52,11 +53,26 @@ def build(made: Any, seed: int = 0) -> Any:
         torch.manual_seed(seed)
         if made in CLASSES:
             return quiet(CLASSES[made]())
+        if issubclass(made, ModularAdapter):
+            return quiet(_modular(made, recipe))
         parts: dict[str, Any] = {}
         for name, parameter in inspect.signature(made.__init__).parameters.items():
             if name != "self":
                 parts |= _part(made, name, parameter, recipe)
         return quiet(made(**parts))
+
+
+def _modular(made: type[ModularAdapter], recipe: Recipe) -> ModularAdapter:
+    """Return a modular pipeline with each component that its blocks expect from a folder."""
+    modular = made.modular_class(made.blocks_class())
+    parts: dict[str, Any] = {}
+    for name in modular.pretrained_component_names:
+        given = recipe.parts.get(name, {})
+        classes = component_classes(made)[name]
+        is_made = not isinstance(given, dict)
+        parts[name] = given() if is_made else _component(made.__name__, name, classes, given)
+    modular.register_components(**parts)
+    return made(modular)
 
 
 def _part(made: Any, name: str, parameter: inspect.Parameter, recipe: Recipe) -> dict[str, Any]:

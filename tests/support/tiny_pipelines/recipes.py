@@ -267,7 +267,7 @@ FAMILIES: tuple[tuple[str, Recipe], ...] = (
     ("SanaVideo", Recipe({"vae": wan_vae}, {"frames": 5})),
     ("SanaImageToVideo", Recipe({"vae": wan_vae}, {"frames": 5})),
     ("IFSuperResolution", Recipe(call={"noise_level": 50})),
-    ("IFImg2ImgSuper", Recipe(BARE, {"noise_level": 50})),
+    ("IFImg2ImgSuper", Recipe(BARE, {"noise_level": 50, "original_image": any_image})),
     ("IFInpaintingSuper", Recipe(BARE, {"noise_level": 50, "original_image": any_image})),
     ("GlmImage", Recipe(GLM, {"height": 64, "width": 64, "prior_token_ids": glm_ids}, ("image",))),
     ("Latte", Recipe(call={"video_length": 2, "clean_caption": False})),
