@@ -89,6 +89,27 @@ async def test_the_next_server_has_what_had_ended_and_others_have_failed(tmp_pat
     assert third.get("video_2", None) == interrupted
 
 
+async def test_of_fifty_jobs_of_a_killed_server_none_is_lost_or_waits(tmp_path: Path) -> None:
+    bound, num_done = 5 * NUM_BYTES, 10
+    first = VideoStore(tmp_path, bound, 60)
+    for number in range(num_done):
+        await completed(first, number)
+    for number in range(num_done, num_done + 50):
+        await first.add(*with_media(number, size=2))
+    await flushed(first)
+    second = VideoStore(tmp_path, bound, 60)
+    await flushed(second)
+    jobs, has_more = second.page(None, 100, None, True)
+    states = {one.id: (one.status, one.error) for one in jobs}
+    waiting = {f"video_{number}" for number in range(num_done, num_done + 50)}
+    assert not has_more
+    assert {name for name, state in states.items() if state == ("failed", INTERRUPTED)} == waiting
+    assert {states[name][0] for name in states.keys() - waiting} == {"completed"}
+    assert kept(tmp_path).keys() == states.keys()
+    assert all(kept(tmp_path)[name] == {"job.json"} for name in waiting)
+    assert used(tmp_path) <= bound
+
+
 def test_what_a_killed_server_leaves_is_removed_and_nothing_else(tmp_path: Path) -> None:
     for name in (".video_1.unfinished", "video_2", "video_3", "video_4", "other"):
         (tmp_path / name).mkdir()
