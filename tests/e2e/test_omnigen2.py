@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import json
-from collections.abc import Iterator, Sequence
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from support.omnigen2 import Pictures, Recorded, bare_omnigen2, recorded
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
+from support.shared_forwards import pid_of
+from support.waiting import until
 from transformers import AutoTokenizer
 
 from omnistage.stages.omnigen2.checkpoint.tiny import make_tokenizer
@@ -26,6 +30,7 @@ from omnistage.stages.omnigen2.prompt import PICTURE
 pytestmark = pytest.mark.engine
 
 BEGINS = {str(make_tokenizer().id(PICTURE)): 100}  # the bias with which an answer is a picture
+ENDLESS_CHAT = {name: value for name, value in ENDLESS.items() if name != "n"}
 MLLM, DIT = ("mllm", "engine"), ("dit", "worker")
 
 
@@ -261,28 +266,56 @@ async def test_what_cannot_be_drawn_is_refused(
     assert message in answer.json()["error"]["message"]
 
 
-async def hang_up_at_any_moment(server: TinyServer, number: int, at_once: int = 10) -> None:
-    """Ask for images, edits and chats, and hang up after another time each."""
-
-    async def hang_up(index: int) -> None:
-        if index % 3:
-            asking = draw(server, DRAWINGS[index % len(DRAWINGS)])
-        else:
-            chat = CHATS[index % len(CHATS)]
-            asking = answer(server, messages_of(chat), **chat_fields(chat))
-        task = asyncio.create_task(asking)
-        await asyncio.sleep(index % 29 / 20)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    for start in range(0, number, at_once):
-        await asyncio.gather(*(hang_up(start + index) for index in range(at_once)))
+async def drawn_of_images(server: TinyServer, seed: int) -> httpx.Response:
+    return await draw(server, DRAWINGS[-1 - seed % 2])
 
 
-async def test_clients_that_hang_up_at_any_moment_leave_nothing(
-    server: TinyServer, bare: Any
+async def answered_by_words(server: TinyServer, seed: int) -> httpx.Response:
+    more = {"logit_bias": {token: -bias for token, bias in BEGINS.items()}, "ignore_eos": True}
+    return await chat_with(server, messages_of(CHATS[0]), max_tokens=1500, seed=seed, **more)
+
+
+async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:
+    return await ask(server, "a cat", seed, **ENDLESS)
+
+
+async def answered_by_a_picture_without_end(server: TinyServer, seed: int) -> httpx.Response:
+    more = {"logit_bias": BEGINS, **ENDLESS_CHAT}
+    return await chat_with(server, messages_of(CHATS[0]), seed=seed, **more)
+
+
+@pytest.mark.parametrize(
+    ("send", "within", "stopped"),
+    [
+        (drawn_of_images, "mllm", MLLM),
+        (answered_by_words, "mllm", None),
+        (drawn_without_end, "dit", None),
+        (answered_by_a_picture_without_end, "dit", None),
+    ],
+    ids=["its texts", "words of a chat", "its steps", "the picture of a chat"],
+)
+async def test_clients_that_hang_up_leave_nothing(
+    send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
+    within: str,
+    stopped: Process | None,
+    server: TinyServer,
+    bare: Any,
 ) -> None:
-    await hang_up_at_any_moment(server, 30)
+    """They leave once all are `within` a stage, where none can be answered before that."""
+    pid = None if stopped is None else pid_of(server, *stopped)
+    if pid is not None:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        running = [asyncio.create_task(send(server, seed)) for seed in range(4)]
+        await until(lambda: server.health()[within]["running"] == len(running))
+        for task in running:
+            assert task.cancel()
+        await asyncio.wait(running)
+        assert all(task.cancelled() for task in running)
+    finally:
+        if pid is not None:
+            os.kill(pid, signal.SIGCONT)
+    await until(lambda: not any(stage["running"] for stage in server.health().values()))
     (picture,) = pictures_of(await ask(server, "a cat", 1))
     assert is_same(picture, expected(bare, "a cat", 1)[0])
 
@@ -308,8 +341,8 @@ async def test_a_stage_may_be_killed_while_texts_are_encoded(
     ("killed", "within", "more"),
     [
         (MLLM, "mllm", {"logit_bias": {k: -v for k, v in BEGINS.items()}, "ignore_eos": True}),
-        (DIT, "dit", {"logit_bias": BEGINS, **ENDLESS}),
-        (MLLM, "dit", {"logit_bias": BEGINS, **ENDLESS}),
+        (DIT, "dit", {"logit_bias": BEGINS, **ENDLESS_CHAT}),
+        (MLLM, "dit", {"logit_bias": BEGINS, **ENDLESS_CHAT}),
     ],
     ids=["words", "its picture", "its picture, by the model of words"],
 )
@@ -318,6 +351,6 @@ async def test_a_stage_may_be_killed_while_a_chat_is_answered(
 ) -> None:
     async def send(seed: int) -> httpx.Response:
         said = [{"role": "user", "content": "hello"}]
-        return await chat_with(server, said, size="64x64", **{"max_tokens": 1500, **more})
+        return await chat_with(server, said, **{"max_tokens": 1500, **more})
 
     await check_a_killed_stage(server, *killed, bare, send=send, within=within)
