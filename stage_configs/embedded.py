@@ -1,25 +1,22 @@
 """Embedded models: trained toys that come with the package, and the graphs that serve them."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from omnistage.stage_configs.family import GRAPHS
 
+logger = logging.getLogger("omnistage.families")
+
 CHECKPOINTS = GRAPHS / "checkpoints"
 DEFAULT = "small"  # the model that `omnistage up` serves where none is named
-# What may be served by its name alone, and its graph; a folder of that name comes first.
-EMBEDDED = {
-    "small": "small.yaml",
-    "small-image": "small_image.yaml",
-    "small-with-image": "small_with_image.yaml",
-}
+# What may be served by its name alone, and its graph; a folder of that name needs a path: ./small.
+EMBEDDED = {"small": "small.yaml", "small-image": "small_image.yaml"}
 
 
 def embedded_graph(target: str) -> Path | None:
     """Returns the graph file of an embedded model; None for any other target."""
-    if target not in EMBEDDED or Path(target).is_dir():
-        return None
-    return GRAPHS / EMBEDDED[target]
+    return GRAPHS / EMBEDDED[target] if target in EMBEDDED else None
 
 
 def with_folders(document: Any) -> Any:
@@ -45,7 +42,14 @@ def _of_stage(spec: Any) -> Any:
 
 
 def _folder(model: Any) -> str | None:
-    if not isinstance(model, str) or model not in EMBEDDED or Path(model).is_dir():
+    if not isinstance(model, str) or model not in EMBEDDED:
         return None
     folder = CHECKPOINTS / model
-    return str(folder) if folder.is_dir() else None
+    if not folder.is_dir():
+        return None
+    if Path(model).is_dir():
+        logger.warning(
+            "%s is the model that comes with omnistage, not the folder here: that one is ./%s",
+            *(model, model),
+        )
+    return str(folder)

@@ -51,9 +51,9 @@ def test_a_dozen_lines_lead_from_nothing_to_both_addresses(
     terminal: Terminal, page_port: int
 ) -> None:
     lines = terminal.lines
-    assert len(lines) <= 11, lines
-    assert lines[0].endswith(f": {MODEL} (text, audio); {NOTE}")
-    for line, stage in zip(lines[1:4], ("thinker", "talker", "code2wav"), strict=True):
+    assert len(lines) <= 12, lines
+    assert lines[0].endswith(f": {MODEL} (text, audio, image); {NOTE}")
+    for line, stage in zip(lines[1:5], ("thinker", "talker", "code2wav", "dit"), strict=True):
         assert f"{stage}: ready" in line
     assert any(f"The page is at http://127.0.0.1:{page_port}" in line for line in lines)
 
@@ -80,7 +80,7 @@ def test_what_stages_print_is_in_files_and_not_on_the_terminal(terminal: Termina
 
 def test_ctrl_c_ends_all_of_it(terminal: Terminal) -> None:
     children = psutil.Process(terminal.pid).children(recursive=True)
-    assert len(children) >= 4  # three stages and the page
+    assert len(children) >= 5  # four stages and the page
     terminal.press_ctrl_c()
     assert terminal.wait(60) == 0
     assert not psutil.wait_procs(children, timeout=60)[1]

@@ -10,6 +10,5 @@ from support.server import running_server
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
     """The embedded models in one graph, as it is served by its name."""
-    with running_server("small-with-image", tmp_path_factory.mktemp("small") / "log") as running:
-        running.model = "small"
+    with running_server("small", tmp_path_factory.mktemp("small") / "log") as running:
         yield SmallServer(running)

@@ -25,15 +25,22 @@ def test_a_name_is_a_graph_with_folders_of_the_package(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
-def test_a_folder_of_the_same_name_comes_first(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_of_the_same_name_needs_a_path_and_one_line_reports_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     monkeypatch.chdir(tmp_path)
-    assert find_graph(name).served_names == (name,)
-    assert find_graph(name).model == name
-    assert pick_graph(name, 0).file.name == "vllm_text.yaml"
+    assert Path(find_graph(name).model).is_relative_to(CHECKPOINTS)
+    (line,) = caplog.messages
+    assert line.startswith(f"{name} is the model that comes with omnistage")
+    assert line.endswith(f"./{name}")
+    caplog.clear()
+    for path in (f"./{name}", str(tmp_path / name)):
+        assert find_graph(path).model == path
+        assert pick_graph(path, 0).file.name == "vllm_text.yaml"
+    assert load_graph(GRAPHS / "vllm_text.yaml", f"./{name}").model == f"./{name}"
+    assert not caplog.messages
 
 
 def test_any_graph_may_name_an_embedded_checkpoint() -> None:
