@@ -106,7 +106,7 @@ def chat_request(settings: ChatSettings, turns: Sequence[ChatTurn]) -> dict[str,
     }
     if settings.seed is not None:
         request["seed"] = settings.seed
-    if "image" in settings.outputs:
+    if settings.outputs == MODES["Text and image"]:  # maybe of a server without a text model
         return request
     if settings.max_tokens is not None:
         request["max_completion_tokens"] = settings.max_tokens

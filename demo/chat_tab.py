@@ -1,6 +1,6 @@
 """The tab of chats."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +13,7 @@ from omnistage.demo.backend import UNSET, Backend, number, whole, written
 from omnistage.demo.bubbles import bubbles
 from omnistage.demo.chat import ChatAnswer, ChatSettings, ChatTurn, ask
 from omnistage.demo.failure import FAILURES
-from omnistage.demo.offer import ModelOffer
+from omnistage.demo.offer import MODES, ModelOffer
 from omnistage.demo.pace import paced
 from omnistage.demo.pictures import png
 from omnistage.demo.sound import wav
@@ -30,6 +30,7 @@ EXAMPLES = {
     "A picture": ("What is in the picture?", ("picture",)),
     "A spoken question": ("", ("question",)),
 }
+DRAWING = ("A drawing", "Draw a red circle on blue.")  # where a chat draws
 
 Updates = tuple[Any, ...]
 
@@ -41,6 +42,7 @@ class ChatTab:
     mode: gr.Radio
     voice: gr.Dropdown
     conversation: gr.Chatbot
+    questions: list[dict[str, Any]]  # of the examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +141,7 @@ def build(backend: Backend, offer: gr.State) -> ChatTab:
                 elem_id="chat",
                 buttons=["copy"],
                 feedback_options=None,
-                examples=[
-                    {"display_text": label, **question, "files": [*question["files"]]}
-                    for label, question in zip(EXAMPLES, questions, strict=True)
-                ],
+                examples=shown_examples(questions, None),
             )
             player = assets.player("chat-player")
             box = gr.MultimodalTextbox(
@@ -177,12 +176,16 @@ def build(backend: Backend, offer: gr.State) -> ChatTab:
     shown = [chat, box, turns, player, times]
     running = box.submit(chatting.answer, [box, turns, offer, *chosen], shown, api_name="chat")
 
-    def pick(event: gr.SelectData) -> dict[str, Any]:
-        return questions[int(event.index)]
+    def pick(
+        event: gr.SelectData, offered: ModelOffer | None, chosen: str | None
+    ) -> tuple[dict[str, Any], str | None]:
+        if int(event.index) < len(EXAMPLES):
+            return questions[int(event.index)], chosen
+        return {"text": DRAWING[1], "files": []}, offered.drawing_mode if offered else chosen
 
-    picked = chat.example_select(pick, None, clicked, api_visibility="private").then(
-        chatting.answer, [clicked, turns, offer, *chosen], shown, api_visibility="private"
-    )
+    picked = chat.example_select(
+        pick, [offer, mode], [clicked, mode], api_visibility="private"
+    ).then(chatting.answer, [clicked, turns, offer, *chosen], shown, api_visibility="private")
     box.stop(
         lambda: (None, gr.update(**READY)),
         None,
@@ -199,12 +202,25 @@ def build(backend: Backend, offer: gr.State) -> ChatTab:
     )
     camera.change(add_capture, [camera, box], [box, camera], api_visibility="private")
     mode.change(
-        lambda chosen: gr.update(visible=chosen == "Text and speech"),
+        lambda chosen: gr.update(visible="audio" in MODES.get(chosen, ())),
         mode,
         voice,
         api_visibility="private",
     )
-    return ChatTab(mode, voice, chat)
+    return ChatTab(mode, voice, chat, questions)
+
+
+def shown_examples(
+    questions: Sequence[Mapping[str, Any]], offer: ModelOffer | None
+) -> list[dict[str, Any]]:
+    """The examples of an empty conversation, in order; a drawing where a chat draws."""
+    shown = [
+        {"display_text": label, **question, "files": [*question["files"]]}
+        for label, question in zip(EXAMPLES, questions, strict=True)
+    ]
+    if offer is not None and offer.drawing_mode is not None:
+        shown.append({"display_text": DRAWING[0], "text": DRAWING[1], "files": []})
+    return shown
 
 
 def example_questions(backend: Backend) -> list[dict[str, Any]]:

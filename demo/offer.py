@@ -11,8 +11,9 @@ LOADING = "Its voices are not known yet: stages are still loading."
 # Outputs of a chat by the name of the choice.
 MODES: Mapping[str, tuple[str, ...]] = {
     "Text": ("text",),
-    "Text and speech": ("text", "audio"),
     "Text and image": ("text", "image"),
+    "Text, speech and image": ("text", "audio", "image"),
+    "Text and speech": ("text", "audio"),
 }
 
 
@@ -27,6 +28,7 @@ class ModelOffer:
     notes: tuple[str, ...] = ()
     has_timeline: bool = False
     chat_outputs: frozenset[str] | None = None  # of its chats, where that is not all
+    only_in_chats: frozenset[str] = frozenset()
 
     @property
     def is_noise(self) -> bool:
@@ -37,7 +39,16 @@ class ModelOffer:
     def modes(self) -> list[str]:
         """The choices of a chat's output. A server without a text model sends pictures alone."""
         made = self.outputs if self.chat_outputs is None else self.chat_outputs
-        return [name for name, outputs in MODES.items() if outputs[-1] in made]
+        return [name for name, outputs in MODES.items() if made.issuperset(outputs[1:] or outputs)]
+
+    @property
+    def drawing_mode(self) -> str | None:
+        """The choice in which a chat with a text model draws, and speaks if it can; None if none
+        does.
+        """
+        if "Text" not in self.modes:
+            return None
+        return next((name for name in reversed(self.modes) if "image" in MODES[name]), None)
 
     @property
     def tabs(self) -> frozenset[str]:
@@ -49,9 +60,9 @@ class ModelOffer:
             found.add("speech")
         if "Text and speech" in self.modes:
             found.add("talk")
-        if "image" in self.outputs:
+        if "image" in self.outputs - self.only_in_chats:
             found |= {"pictures", "edits"}
-        if "video" in self.outputs:
+        if "video" in self.outputs - self.only_in_chats:
             found.add("videos")
         return frozenset(found)
 
@@ -76,6 +87,7 @@ async def learn(client: AsyncOpenAI) -> ModelOffer:
         notes,
         has_timeline=card.owned_by == OURS,
         chat_outputs=None if chats is None else frozenset(chats),
+        only_in_chats=frozenset(extra.get("chat_only_modalities") or ()),
     )
 
 

@@ -1,13 +1,15 @@
 """The page: a head that tells of the server, and a tab for each thing that it may do."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
 
 from omnistage.demo import chat_tab, picture_tabs, sound_tabs, talk, video_tab
 from omnistage.demo.backend import Backend, dead_html, status_html
 from omnistage.demo.failure import FAILURES
-from omnistage.demo.offer import ModelOffer, learn
+from omnistage.demo.offer import MODES, ModelOffer, learn
 
 TITLE = "omnistage"
 TABS = {
@@ -28,6 +30,7 @@ class Reflection:
     """Brings the page in line with what the server offers, or says why there is nothing."""
 
     backend: Backend
+    questions: Sequence[Mapping[str, Any]]  # of the examples
 
     async def look(self, mode: str | None, voice: str | None) -> tuple[object, ...]:
         """Return updates of the head, the offer, the tabs, the choices and the conversation."""
@@ -44,7 +47,10 @@ class Reflection:
             gr.update(selected=first),
             *tabs,
             *choices(offer, mode, voice),
-            gr.update(render_markdown=not offer.is_noise),
+            gr.update(
+                render_markdown=not offer.is_noise,
+                examples=chat_tab.shown_examples(self.questions, offer),
+            ),
         )
 
 
@@ -56,7 +62,7 @@ def choices(offer: ModelOffer, mode: str | None, voice: str | None) -> list[obje
     voice_update = {"choices": voices, "value": named}
     return [
         gr.update(choices=modes, value=chosen),
-        gr.update(**voice_update, visible=chosen == "Text and speech" and bool(voices)),
+        gr.update(**voice_update, visible="audio" in MODES.get(chosen or "", ()) and bool(voices)),
         gr.update(**voice_update),
     ]
 
@@ -89,7 +95,7 @@ def build_page(backend: Backend) -> gr.Blocks:
         places = [chat_place, talk_place, *pictured, speech_place, heard_place]
         gr.on(
             [page.load, again.click],
-            Reflection(backend).look,
+            Reflection(backend, chat.questions).look,
             [chat.mode, chat.voice],
             [head, offer, tabs, *places, chat.mode, chat.voice, voice, chat.conversation],
             api_name="look",

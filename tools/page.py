@@ -33,6 +33,8 @@ WIDTHS = (1280, 390)
 NARROWEST = 320
 EVERYTHING: dict[str, Any] = {
     **MIXED,
+    # Images of prompts, not of answers.
+    "edges": [{"from": "thinker", "to": "talker"}, {"from": "talker", "to": "code2wav"}],
     "outputs": {"text": "thinker", "audio": "code2wav", "image": "dit", "video": "dit"},
 }
 WAIT_S = 60

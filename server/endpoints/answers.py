@@ -15,6 +15,8 @@ class Model(TypedDict):
 
     `chat_modalities`: what its chats are answered with, where other parts of the graph make more.
 
+    `chat_only_modalities`: images or videos of what the model writes, which other endpoints refuse.
+
     `root` and `parent` are a LoRA adapter's: its folder and its model.
     """
 
@@ -23,6 +25,7 @@ class Model(TypedDict):
     created: int
     owned_by: str
     output_modalities: list[Literal["text", "audio", "transcript", "image", "video", "embedding"]]
+    chat_only_modalities: NotRequired[list[str]]
     chat_modalities: NotRequired[list[str]]
     max_model_len: NotRequired[int | None]
     note: NotRequired[str]

@@ -70,5 +70,8 @@ def card_of(graph: StageGraph, name: str) -> JsonMap:
     chats = chat_outputs(graph)
     if chats and chats != list(graph.outputs):
         card["chat_modalities"] = chats
+    drawn = [output for output in ("image", "video") if output in graph.outputs]
+    if written := [output for output in drawn if graph.writers(output)]:
+        card["chat_only_modalities"] = written
     note = note_of(graph)
     return {**card, "note": note} if note else card

@@ -112,6 +112,12 @@ def test_a_chat_of_pictures_asks_for_no_tokens_and_no_voice() -> None:
     assert request["modalities"] == ["text", "image"]
 
 
+def test_an_answer_with_speech_and_an_image_is_asked_for_with_its_voice() -> None:
+    request = chat_request(settings("Text, speech and image", temperature=0.0), [QUESTION])
+    assert request["modalities"] == ["text", "audio", "image"]
+    assert (request["audio"]["voice"], request["temperature"]) == ("ethan", 0.0)
+
+
 def test_earlier_turns_are_sent_but_for_those_that_failed() -> None:
     part = {"type": "image_url", "image_url": {"url": "data:,"}}
     turns = [

@@ -8,7 +8,7 @@ import pytest
 from support.cascade import CASCADE, SPEECH, TRANSCRIBER
 from support.fake_openai import MODEL as FAKE_MODEL
 from support.fake_openai import FakeOpenAI
-from support.gateway import IMAGES, MODEL, OMNI, TEXT_ONLY, running_gateway
+from support.gateway import IMAGES, MIXED, MODEL, OMNI, TEXT_ONLY, running_gateway
 
 from omnistage.demo.backend import Backend
 from omnistage.demo.failure import plain
@@ -50,7 +50,16 @@ async def test_a_server_of_pictures_offers_pictures_and_edits(tmp_path: Path) ->
     with running_gateway(tmp_path, IMAGES) as gateway:
         offer = await learnt(gateway.url)
     assert offer.modes == ["Text and image"]
+    assert offer.drawing_mode is None  # it reads no questions
     assert offer.tabs == {"chat", "pictures", "edits"}
+
+
+async def test_a_server_that_speaks_and_draws_offers_both_in_one_answer(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, MIXED) as gateway:
+        offer = await learnt(gateway.url)
+    assert offer.modes == ["Text", "Text and image", "Text, speech and image", "Text and speech"]
+    assert offer.drawing_mode == "Text, speech and image"
+    assert not offer.tabs & {"pictures", "edits"}  # it draws what it writes
 
 
 async def test_a_server_of_text_offers_text(tmp_path: Path) -> None:

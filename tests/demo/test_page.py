@@ -14,12 +14,13 @@ from gradio_client import Client, handle_file
 from gradio_client.client import Job
 from PIL import Image
 from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
-from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
+from support.gateway import IMAGES, MIXED, OMNI, RunningGateway, running_gateway
 from support.page import running_page
 from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.demo import examples
+from omnistage.demo.chat_tab import DRAWING, EXAMPLES
 from omnistage.demo.pictures import png
 from omnistage.stages.messages.to_stage import Request
 
@@ -231,6 +232,21 @@ def test_a_chat_is_answered_by_a_picture(images: Client) -> None:
     updates = ask(images, "a boat", chosen=chosen)
     assert files(last(updates, 0), "assistant") == [".png"]
     assert "First image" in last(updates, 3)
+
+
+def test_a_server_that_speaks_and_draws_has_an_example_of_it_and_speaks_unless_asked(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with (
+        running_gateway(tmp_path_factory.mktemp("gateway"), MIXED) as gateway,
+        opened(gateway.url, tmp_path_factory.mktemp("page")) as client,
+    ):
+        *_, mode, _, _, conversation = client.predict(None, None, api_name="/look")
+        assert mode["value"] == "Text and speech"
+        assert [one["display_text"] for one in conversation["examples"]] == [*EXAMPLES, DRAWING[0]]
+        chosen = ("Text, speech and image", "ethan", "", None, None, None)
+        updates = ask(client, "a boat", chosen=chosen)
+    assert files(last(updates, 0), "assistant") == [".png", ".wav"]
 
 
 def test_steps_and_a_preview_are_shown_and_stop_ends_it_at_the_server(
