@@ -3,6 +3,7 @@
 import argparse
 import random
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,20 @@ from voices import SPEAKERS, speak, trimmed
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 
 MOST_FRAMES = 200
+AT_ONCE = 250
+PENALTY = 1.05  # of first codes that a voice has had, as served
+NONSENSE = 0.5  # of a sentence's words are wrong, at least
 
 
 class Voice:
     """Trained parts that speak texts, many at a time, greedily or as served."""
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
+    def __init__(self, folder: Path, device: torch.device, penalty: float) -> None:
         model: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(
             folder, dtype=torch.float32
         )
         self._config, self._writer, self._device = model.config, Writer(), device
-        self._ids = SpeechIds.of(model.config)
+        self._ids, self._penalty = SpeechIds.of(model.config), penalty
         self._table = model.thinker.get_input_embeddings().weight.to(device)
         self._talker: Any = model.talker.to(device).eval()
         self._wav: Any = model.code2wav.to(device).eval()
@@ -59,13 +63,16 @@ class Voice:
         x, cache = torch.stack(rows), DynamicCache(config=self._config.talker_config.text_config)
         ends = torch.full((len(jobs),), MOST_FRAMES, device=self._device)
         frames = []
+        had = torch.zeros(len(jobs), talker.codec_head.out_features, device=self._device).bool()
         for step in range(MOST_FRAMES):
             hidden = talker.model(inputs_embeds=x, past_key_values=cache, use_cache=True)
             hidden = hidden.last_hidden_state[:, -1]
             logits = talker.codec_head(hidden).float()
             logits[:, CODEBOOK_SIZE : ids.codec_eos] = -1e9
             logits[:, ids.codec_eos + 1 :] = -1e9
-            code = _draw(logits, temperature, 1.0)
+            lower = torch.where(logits > 0, logits / self._penalty, logits * self._penalty)
+            code = _draw(torch.where(had, lower, logits), temperature, 1.0)
+            had.scatter_(1, code[:, None], True)
             ends = torch.where((code == ids.codec_eos) & (ends == MOST_FRAMES), step, ends)
             if bool((ends < MOST_FRAMES).all()):
                 break
@@ -117,12 +124,39 @@ def _hear(samples: npt.NDArray[np.int16]) -> list[str]:
     return _ears[0].hear(samples)
 
 
+@dataclass
+class Heard:
+    """Texts, their voices, and what the ear makes of one way to say them."""
+
+    texts: list[str]
+    speakers: list[str]
+    words: list[list[str]]
+
+    def wrong(self, index: int) -> int:
+        """Wrong words of a text."""
+        return errors(words(self.texts[index]), self.words[index])
+
+    def is_nonsense(self, index: int) -> bool:
+        """At least half of a text's words are wrong."""
+        return self.wrong(index) >= NONSENSE * len(words(self.texts[index]))
+
+    def rates(self) -> dict[str, float]:
+        """Wrong words in 100, per voice."""
+        made = {}
+        for speaker in SPEAKERS:
+            chosen = [index for index, one in enumerate(self.speakers) if one == speaker]
+            total = sum(len(words(self.texts[index])) for index in chosen)
+            made[speaker] = 100 * sum(map(self.wrong, chosen)) / max(1, total)
+        return made
+
+
 def main() -> None:
     """Print word errors per voice of held-out texts, and how long they are beside flite's."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path, help="the checkpoint")
     parser.add_argument("--count", type=int, default=128, help="texts of all voices together")
-    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--temperature", type=float, nargs="+", default=[0.0])
+    parser.add_argument("--penalty", type=float, default=PENALTY, help="of repeated first codes")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--flite", default="", help="folder of flite's libraries")
     given = parser.parse_args()
@@ -130,35 +164,39 @@ def main() -> None:
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     pick = random.Random(11)
-    voices = []
-    for number in range(given.count):
-        text, who = to_speak(pick, held_out=True), number % len(SPEAKERS)
-        voices.append((text, who, trimmed(speak(text, SPEAKERS[who], given.flite))))
-    voice = Voice(given.folder, device)
-    codes = voice.codes([(text, SPEAKERS[who]) for text, who, _ in voices], given.temperature)
-    waves = voice.waves(codes)
+    texts = [to_speak(pick, held_out=True) for _ in range(given.count)]
+    speakers = [SPEAKERS[number % len(SPEAKERS)] for number in range(given.count)]
+    jobs = list(zip(texts, speakers, strict=True))
+    flite = [trimmed(speak(text, speaker, given.flite)) for text, speaker in jobs]
+    voice = Voice(given.folder, device, given.penalty)
     with ProcessPoolExecutor(given.processes) as pool:
-        ours = list(pool.map(_hear, waves))
-        theirs = list(pool.map(_hear, [samples for *_, samples in voices]))
-    for who, speaker in enumerate(SPEAKERS):
-        chosen = [index for index, one in enumerate(voices) if one[1] == who]
-        total = sum(len(words(voices[index][0])) for index in chosen)
-        wrong = [
-            sum(errors(words(voices[index][0]), heard[index]) for index in chosen)
-            for heard in (ours, theirs)
-        ]
-        longer = [codes[index].shape[1] - len(voices[index][2]) / FRAME_16K for index in chosen]
-        print(
-            f"{speaker}, temperature {given.temperature}: word error "
-            f"{100 * wrong[0] / total:.1f} %, of flite's {100 * wrong[1] / total:.1f} % "
-            f"({total} words); frames beside flite's {np.mean(longer):+.1f}, "
-            f"off by {np.mean(np.abs(longer)):.1f}",
-            flush=True,
-        )
-    for index in range(min(8, given.count)):
-        print(f"{voices[index][0]} -> {' '.join(ours[index])}", flush=True)
-    ended = sum(one.shape[1] < MOST_FRAMES for one in codes)
-    print(f"{ended} of {given.count} ended by themselves", flush=True)
+        theirs = Heard(texts, speakers, list(pool.map(_hear, flite)))
+        print(f"flite: {_shown(theirs)}", flush=True)
+        for temperature in given.temperature:
+            codes = []
+            for start in range(0, given.count, AT_ONCE):
+                codes += voice.codes(jobs[start : start + AT_ONCE], temperature)
+            ours = Heard(texts, speakers, list(pool.map(_hear, voice.waves(codes))))
+            longer = [
+                one.shape[1] - len(two) / FRAME_16K for one, two in zip(codes, flite, strict=True)
+            ]
+            ended = sum(one.shape[1] < MOST_FRAMES for one in codes)
+            print(
+                f"temperature {temperature}: {_shown(ours)}; frames beside flite's "
+                f"{np.mean(longer):+.1f}, off by {np.mean(np.abs(longer)):.1f}; "
+                f"{ended} of {given.count} ended by themselves",
+                flush=True,
+            )
+            for index in filter(ours.is_nonsense, range(given.count)):
+                if not theirs.is_nonsense(index):
+                    heard = " ".join(ours.words[index])
+                    print(f"  {speakers[index]}: {texts[index]} -> {heard}", flush=True)
+
+
+def _shown(heard: Heard) -> str:
+    rates = ", ".join(f"{who} {rate:.1f}" for who, rate in heard.rates().items())
+    nonsense = sum(map(heard.is_nonsense, range(len(heard.texts))))
+    return f"wrong words in 100: {rates}; half of the words wrong in {nonsense}"
 
 
 if __name__ == "__main__":
