@@ -33,10 +33,11 @@ class GivenMedium(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One medium that a request brings to its pipeline, and the tensor that has it.
 
     `field`: the API's name of what it is for, such as `image`, `mask`, `control_image`,
-    `last_image`, `video`, `control_video`, `face_video`, `reference_image`, `audio` or
-    `reference_audio`. Its `tensor` is uint8 [height, width, 3 or 4] of an image, uint8 [height,
-    width] of a mask (255 is repainted), uint8 [frames, height, width, 3] of a video, float32
-    [channels, samples] of audio. `rate`: frames per second of a video, Hz of audio; 0 of an image.
+    `last_image`, `video`, `control_video`, `face_video`, `reference_image`, `audio`,
+    `reference_audio` or `audio_reference`. Its `tensor` is uint8 [height, width, 3 or 4] of an
+    image, uint8 [height, width] of a mask (255 is repainted), uint8 [frames, height, width, 3] of a
+    video, float32 [channels, samples] of audio. `rate`: frames per second of a video, Hz of audio;
+    0 of an image.
     """
 
     field: str

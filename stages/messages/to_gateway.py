@@ -57,7 +57,8 @@ class Reading(msgspec.Struct, frozen=True):
     sound. `takes_video`: it sees videos: frames that `sampler` chooses with `options`, or whole
     files where there is none. `fields`: of a pipeline, the fields of media that it has places for,
     as `GivenMedium` names them; None: the stage does not say. `counted`: those among them whose
-    frames are as many as the result's. `needed`: those that words alone lack.
+    frames are as many as the result's. `needed`: those that words alone lack. `most`: media that a
+    request may have of a field.
     """
 
     audio_rate_hz: int | None = None
@@ -67,6 +68,7 @@ class Reading(msgspec.Struct, frozen=True):
     fields: list[str] | None = None
     counted: list[str] = msgspec.field(default_factory=list)
     needed: list[str] = msgspec.field(default_factory=list)
+    most: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Ready(Message, frozen=True):

@@ -709,7 +709,7 @@ class FakeNarrator(FakeStudio):
 class FakeAnimator(FakeStudio):
     """One whose pipeline makes nothing without a first frame."""
 
-    reading = Reading(fields=["image"], needed=["image"])
+    reading = Reading(fields=["image"], needed=["image"], most={"image": 1})
 
 
 class FakeWriter(FakeStudio):

@@ -1,5 +1,6 @@
 """The media that a request for a video or audio names: their fields, and their files."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class MediaField:
 
 
 FIELDS: Mapping[str, MediaField] = {
-    "input_reference": MediaField("image", "image"),
+    "input_reference": MediaField("image", "image", MAX_REFERENCES),
     "last_image": MediaField("last_image", "image"),
     "reference_image": MediaField("reference_image", "image", MAX_REFERENCES),
     "video": MediaField("video", "video"),
@@ -39,6 +40,7 @@ FIELDS: Mapping[str, MediaField] = {
     "face_video": MediaField("face_video", "video"),
     "mask": MediaField("mask", "mask"),
     "audio": MediaField("audio", "audio"),
+    "audio_reference": MediaField("audio_reference", "audio", MAX_REFERENCES),
 }
 
 
@@ -86,8 +88,10 @@ def _source(given: Any, part: str, place: str) -> File | Medium:
 
 
 def check_places(fields: Collection[str], reading: Reading) -> None:
-    """Raise ApiError for media that the stage's pipeline has no place for, and for none at all
-    where it makes nothing of words alone; `fields`: of the media, as stages call them.
+    """Raise ApiError for media that the stage's pipeline has no place for, for too many of a field,
+    and for none at all where it makes nothing of words alone.
+
+    `fields`: of the media, each, as stages call them.
     """
     if reading.fields is None:
         return
@@ -98,6 +102,11 @@ def check_places(fields: Collection[str], reading: Reading) -> None:
             takes = ", ".join(map(named, reading.fields)) or "words alone"
             message = f"This model has no place for {named(field)}; it takes {takes}."
             raise ApiError(400, message, param=named(field), code="unsupported_model")
+    for field, number in Counter(fields).items():
+        most = reading.most.get(field, number)
+        if number > most:
+            message = f"This model takes at most {most} of {named(field)}; there are {number}."
+            raise ApiError(400, message, param=named(field), code="invalid_value")
 
 
 def named(field: str) -> str:

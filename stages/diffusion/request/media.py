@@ -67,7 +67,11 @@ def reading_of(tasks: Tasks) -> Reading:
     fields = list(dict.fromkeys(field for task in tasks.all for field in task.fields))
     counted = [one for one in fields if _is_counted(tasks, one)]
     needed = min((task.missing(()) for task in tasks.all), key=len)
-    return Reading(fields=fields, counted=counted, needed=needed)
+    most: dict[str, int] = {}
+    for task in tasks.all:
+        for field, place in task.places.items():
+            most[field] = max(place.most, most.get(field, 0))
+    return Reading(fields=fields, counted=counted, needed=needed, most=most)
 
 
 def _is_counted(tasks: Tasks, field: str) -> bool:

@@ -156,6 +156,12 @@ def _class_beside(pipeline: object, names: Sequence[str]) -> type[Any]:
     return made
 
 
+def _listed_samples(
+    pipeline: object, others: Arguments, media: Sequence[RequestMedium]
+) -> list[torch.Tensor]:
+    return [_samples(pipeline, others, [one]) for one in media]
+
+
 @dataclass(frozen=True, slots=True)
 class MediaPlace:
     """An argument of a pipeline's call that takes the media of a field.
@@ -229,6 +235,7 @@ TABLE = (
     PlaceRow("audio", "audio", _sample_rows),
     PlaceRow("reference_audio", "reference_audio", _samples),
     PlaceRow("audio", "initial_audio_waveforms", _sample_rows),
+    PlaceRow("audio_reference", "reference_audios", _listed_samples, MANY),
 )
 JOINED = frozenset({"conditions"})
 
@@ -277,6 +284,7 @@ def stand_ins(pipeline: object, fields: Collection[str], num_frames: int | None)
         "control_video": video,
         "face_video": video,
         "audio": np.zeros((2, STAND_IN_SAMPLES), np.float32),
+        "audio_reference": np.full((1, STAND_IN_SAMPLES), 0.1, np.float32),  # silence is refused
     }
     counts = {"control_image": num_controls(pipeline)}
     still = np.zeros((height, width, 3), np.uint8)

@@ -203,7 +203,7 @@ def test_a_narrator_takes_no_first_frame(narrator: Server) -> None:
     assert answer.json()["error"]["message"] == message
 
 
-def test_a_model_that_needs_a_first_frame_asks_for_it_at_once(tmp_path: Path) -> None:
+def test_a_model_refuses_no_first_frame_and_several_at_once(tmp_path: Path) -> None:
     for animator in serving("animator", tmp_path):
         for path in ("", "/sync"):
             answer = animator.post(path)
@@ -211,6 +211,12 @@ def test_a_model_that_needs_a_first_frame_asks_for_it_at_once(tmp_path: Path) ->
             error = answer.json()["error"]
             assert error["param"] == "input_reference"
             message = "input_reference is missing: this model makes nothing without it."
+            assert error["message"] == message
+            answer = animator.post(path, input_reference=[data_url("image/png", png(8, 8))] * 2)
+            assert answer.status_code == 400
+            error = answer.json()["error"]
+            assert (error["param"], error["code"]) == ("input_reference", "invalid_value")
+            message = "This model takes at most 1 of input_reference; there are 2."
             assert error["message"] == message
         job = animator.made(input_reference=data_url("image/png", png(64, 48)))
         extension = animator.post("/extensions", video={"id": job["id"]}, seconds="1")

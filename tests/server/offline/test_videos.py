@@ -108,7 +108,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"video": (FRAMES[:0], 8)}, "video"),
     ({"video": b"no video"}, "video"),
     ({"video": "missing.mp4"}, "video"),
-    ({"input_reference": [RED, RED]}, "input_reference"),
+    ({"input_reference": [RED] * 17}, "input_reference"),
     ({"input_reference": {"file_id": "file-1"}}, "input_reference.file_id"),
     ({"reference_image": RED}, "reference_image"),
     ({"audio": (np.zeros(800, np.float32), 8000)}, "audio"),
