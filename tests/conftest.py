@@ -190,6 +190,16 @@ def tiny_mammothmoda2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_dreamid_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one tiny DreamID-Omni."""
+    from omnistage.stages.dreamid_omni.checkpoint.tiny import write_tiny_dreamid_omni
+
+    folder = tmp_path_factory.mktemp("tiny") / "dreamid-omni"
+    write_tiny_dreamid_omni(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_bagel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one tiny BAGEL."""
     from omnistage.stages.bagel.checkpoint.tiny import write_tiny_bagel

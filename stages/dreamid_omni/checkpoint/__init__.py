@@ -1,0 +1,1 @@
+"""A checkpoint of DreamID-Omni: read, and written tiny."""
