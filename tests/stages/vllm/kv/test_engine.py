@@ -186,3 +186,18 @@ async def test_requests_that_are_aborted_leave_no_blocks_held(source: Harness) -
     torch.testing.assert_close(got, source.expected(ids(200, 52)), atol=1e-4, rtol=1e-4)
     await until(lambda: not source.held, 60)
     assert await source.llm.reset_prefix_cache()  # refused while blocks are held
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+async def test_a_cache_of_half_precision_leaves_in_its_dtype(
+    tiny_qwen2: Path, run_directory: Path, cpu_engine: None, dtype: str
+) -> None:
+    async with running(tiny_qwen2, run_directory, address=dtype, dtype=dtype) as harness:
+        prompt = ids(150, 3)
+        (got,) = await harness.kv("half", prompt)
+        assert str(got.dtype) == f"torch.{dtype}"
+        expected = harness.expected(prompt)
+        far = (got.float() - expected).flatten(2).norm(dim=2) / expected.flatten(2).norm(dim=2)
+        assert far.max() < 0.2  # of keys, or values, of a layer; of others it is above 1
+        (again,) = await harness.kv("again", prompt)
+        assert torch.equal(again[:, :, :128], got[:, :, :128])
