@@ -152,6 +152,6 @@ def test_nothing_is_left_of_it_when_it_is_uninstalled(followed: Follower) -> Non
     assert sentence in PAGE
     unknown = followed.omnistage("tiny", "shout", "again")
     assert unknown.startswith("1: ")
-    assert "unknown model 'shout'; allowed: bagel, embedding, flux, " in unknown
+    assert "unknown model 'shout'; allowed: bagel, dreamid-omni, embedding, flux, " in unknown
     left = {path.name for path in followed.environment.folder.rglob("*shout*")}
     assert left == set()
