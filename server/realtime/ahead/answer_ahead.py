@@ -11,7 +11,8 @@ from omnistage.server.realtime.answer_plan import AnswerPlan
 from omnistage.server.realtime.common import Common
 
 MAX_WAIT_S = 5.0  # for the end of the turn
-MAX_A_TURN = 2
+MAX_AT_ONCE = 2  # beginnings of a turn, whatever the pauses
+MORE_PER_S = 0.5  # further ones, since its last: a long turn has pauses in it
 
 
 class AnswerAhead:
@@ -22,16 +23,19 @@ class AnswerAhead:
         self._held: tuple[AnswerPlan, HeldChat] | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._item_id: str | None = None
-        self._num_begun = 0  # for this item
+        self._allowed = 0.0  # beginnings, for this item
+        self._begun_at = 0.0
 
     def begin(self, item_id: str, plan: AnswerPlan) -> None:
         """Begin the answer to an item that is not there yet, unless the server is busy."""
+        now = asyncio.get_running_loop().time()
         if item_id != self._item_id:
-            self._item_id, self._num_begun = item_id, 0
-        if self._num_begun >= MAX_A_TURN or not self._common.ahead.may_answer:
+            self._item_id, self._allowed, self._begun_at = item_id, MAX_AT_ONCE, now
+        allowed = min(MAX_AT_ONCE, self._allowed + MORE_PER_S * (now - self._begun_at))
+        if allowed < 1 or not self._common.ahead.may_answer:
             return
         self.drop()
-        self._num_begun += 1
+        self._allowed, self._begun_at = allowed - 1, now
         chat = HeldChat(self._common.new_answer(), plan.outputs(self._common.flow))
         chat.start(self._common)
         self._held = plan, chat

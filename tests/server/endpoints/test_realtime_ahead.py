@@ -162,8 +162,8 @@ def test_what_is_answered_then_is_all_that_was_said(talk: Talk, gateway: Running
     assert len(talk.told("response.created")) == 1
 
 
-def test_a_turn_has_at_most_two(talk: Talk, gateway: RunningGateway) -> None:
-    before = counts(gateway)
+def pause_often(talk: Talk) -> None:
+    """Pause four times in a turn, then end it."""
     talk.append(SPEECH)
     for _ in range(4):
         talk.append(PAUSE)
@@ -171,7 +171,24 @@ def test_a_turn_has_at_most_two(talk: Talk, gateway: RunningGateway) -> None:
     talk.append(PAUSE)
     talk.append(ENDING)
     talk.until("response.done")
+
+
+def test_a_turn_has_at_most_two_in_a_short_time(
+    talk: Talk, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_ahead, "MORE_PER_S", 0.0)
+    before = counts(gateway)
+    pause_often(talk)
     assert ahead(counts(gateway) - before) == {"cancelled": 2}
+
+
+def test_a_long_turn_has_more_of_them_as_time_goes(
+    talk: Talk, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_ahead, "MORE_PER_S", 1e9)
+    before = counts(gateway)
+    pause_often(talk)
+    assert ahead(counts(gateway) - before) == {"cancelled": 4, "used": 1}
 
 
 def test_settings_that_change_meanwhile_count(talk: Talk, gateway: RunningGateway) -> None:
