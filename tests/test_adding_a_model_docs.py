@@ -147,7 +147,7 @@ def test_its_chunks_went_through_its_connector(followed: Follower) -> None:
 def test_nothing_is_left_of_it_when_it_is_uninstalled(followed: Follower) -> None:
     refusal = outputs_of(followed, "omnistage ")[-1]
     assert refusal.startswith("1: ")
-    sentence = "stages.reader.kind: unknown kind 'shout.reader'; allowed: diffusers, "
+    sentence = "stages.reader.kind: unknown kind 'shout.reader'; allowed: bagel.llm, "
     assert sentence in refusal
     assert sentence in PAGE
     unknown = followed.omnistage("tiny", "shout", "again")
