@@ -25,6 +25,7 @@ from support.chaos import ready_again, victims
 from support.dreamid_omni import RecordedScenes, extra_of
 from support.prompts import data_url
 from support.server import TinyServer, running_server
+from support.waiting import until
 
 from omnistage.server.media.mp4 import encode
 from omnistage.server.runtime.request import ImageOutput
@@ -157,7 +158,7 @@ async def test_clients_that_hang_up_at_any_moment_leave_nothing(
 
     await asyncio.gather(*(hang_up(number) for number in range(12)))
     check(await make(server, "longer"), "longer", recorded)
-    assert server.health()["dit"]["running"] == 0
+    await until(lambda: server.health()["dit"]["running"] == 0)
 
 
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
