@@ -302,7 +302,7 @@ def test_check_and_serve_refuse_and_start_nothing(tmp_path: Path) -> None:
 def test_every_kind_says_whether_several_gpus_may_share_it() -> None:
     alone = {name for name, kind in KINDS.items() if not kind.is_parallel}
     vocoders = {"qwen3_omni.code2wav", "qwen2_5_omni.token2wav", "qwen3_tts.code2wav"}
-    assert alone == {*vocoders, "voxcpm2.talker", "voxcpm2.vae", "diffusers"}
+    assert alone == {*vocoders, "bagel.llm", "voxcpm2.talker", "voxcpm2.vae", "diffusers"}
     assert [name for name, kind in KINDS.items() if kind.has_ranks] == ["diffusers"]
 
 
