@@ -71,6 +71,13 @@ CHANNELS = Row(
                 )
             ],
         ),
+        Panel(
+            "Keys and values on edges",
+            "Bytes of prompts' cached keys and values that a stage sends, or has taken: at most "
+            "its option kv_gib there.",
+            "bytes",
+            [now(ours("stage_kv_bytes"), REPLICA)],
+        ),
     ),
 )
 

@@ -477,10 +477,15 @@ def test_a_missing_extra_of_the_page_is_told_with_its_name(name: str) -> None:
 def test_a_port_that_is_taken_is_told_before_the_page_is_built() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        result = runner.invoke(cli.app, ["demo", "--port", str(port)])
-    assert result.exit_code == 1
-    assert f"error: cannot listen on 127.0.0.1:{port}: " in plain(result.output)
-    assert "gradio" not in sys.modules
+        program = (
+            "import atexit, sys\nfrom omnistage.server.cli import main\n"
+            "atexit.register(lambda: print('gradio' in sys.modules))\n"
+            f"sys.argv = ['omnistage', 'demo', '--port', '{port}']\nmain()\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"error: cannot listen on 127.0.0.1:{port}: " in plain(done.stderr)
+    assert done.stdout.endswith("False\n")
 
 
 def test_commands_keep_onnxruntime_from_reporting() -> None:

@@ -9,6 +9,7 @@ from support.installed import Installed
 from omnistage.stages.vllm.plugin import register_models
 
 OURS = {
+    "OmnistageBagelLlm",
     "OmnistageQwenTextEncoder",
     "OmnistageGlmImagePrior",
     "OmnistageMammothModa2ImageIds",
