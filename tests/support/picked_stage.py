@@ -29,15 +29,23 @@ class PickedStage:
     far: Receiver[ToGateway]
 
     async def served(self, opened: Opened) -> list[Chunk[ToGateway]]:
-        """Serve one request, beside which there is no other; all that comes of it but marks."""
+        """Serve one request, beside which there is no other; all that comes of it but marks.
+
+        A cancel is the stage's, too, and has ended there then.
+        """
         came: list[Chunk[ToGateway]] = []
         serving = asyncio.create_task(self.stage.serve(opened))
-        async with asyncio.timeout(60):
-            while not (serving.done() and ((came and came[-1].last) or serving.exception())):
-                while (chunk := self.far.receive()) is not None:
-                    self.far.grant(chunk.request_id)
-                    came.append(chunk)
-                await asyncio.sleep(0.005)
+        try:
+            async with asyncio.timeout(60):
+                while not (serving.done() and ((came and came[-1].last) or serving.exception())):
+                    while (chunk := self.far.receive()) is not None:
+                        self.far.grant(chunk.request_id)
+                        if chunk.request_id == opened.id:  # not of one that was cancelled before
+                            came.append(chunk)
+                    await asyncio.sleep(0.005)
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
         serving.result()
         return [chunk for chunk in came if not isinstance(chunk.message, Marks)]
 
