@@ -23,8 +23,13 @@ from omnistage.stages.diffusion.request.outputs import pictures_of
 pytestmark = pytest.mark.engine
 
 STEPS = {"num_inference_steps": 2}
-# The others of GIVEN: tests/stages/diffusion/request/test_stage_media.py.
-NAMES = ("qwen-controlnet", "flux-fill")
+# All of GIVEN, in the stage alone: tests/stages/diffusion/request/test_stage_media.py.
+NAMES = (
+    "qwen-controlnet",
+    "flux-fill",
+    pytest.param("edit-plus", marks=pytest.mark.repeat),
+    pytest.param("layered", marks=pytest.mark.repeat),
+)
 PNG = "image/png"
 
 

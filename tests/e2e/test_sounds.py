@@ -45,6 +45,7 @@ STEPS = {"num_inference_steps": 2}
 WAVE = np.random.default_rng(0).integers(-9000, 9000, (RATE // 2, 2), np.int16)
 GIVEN = torch.from_numpy(WAVE.T / np.float32(32768))[None]
 REPAINTED = {"mask_start_seconds": 0.1, "mask_end_seconds": 0.3}
+SUNG = "Night falls on the sea, and I sing. " * 4
 NOISED = {"init_noise_level": 0.5}
 
 
@@ -72,6 +73,10 @@ CASES: Mapping[str, Mapping[str, Case]] = {
             StableAudio3InpaintPipeline,
         ),
     },
+    "ace-step": {
+        "words": Case({}, {"audio_duration": 0.5}),
+        "lyrics": Case({"lyrics": SUNG}, {"audio_duration": 0.5, "lyrics": SUNG}),
+    },
 }
 
 
@@ -91,7 +96,10 @@ class ServedSound:
         return httpx.post(url, content=data.encode(), headers=headers, timeout=120)
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module",
+    params=["stable-audio-3", pytest.param("ace-step", marks=pytest.mark.repeat)],
+)
 def sound(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServedSound]:

@@ -207,3 +207,25 @@ def test_a_size_that_is_not_made_is_a_400(videos: TinyServer) -> None:
     error = answer.json()["error"]
     assert error["param"] == "height"
     assert "64x40 is not made by this model: each side must be a multiple of 16" in error["message"]
+
+
+@pytest.mark.repeat
+def test_of_fifty_jobs_a_killed_server_loses_none(tiny_wan: Path, tmp_path: Path) -> None:
+    """What one server was killed amid is failed for the next, and no file is without a job."""
+    kept, first, second = (tmp_path / name for name in ("kept", "first", "second"))
+    for folder in (kept, first, second):
+        folder.mkdir()
+    options = ("--videos-dir", str(kept), "--videos-max-queue", "64")
+    job = {"prompt": BODY["prompt"], "size": "64x48", "num_inference_steps": 1000}
+    with picture_server("diffusers.yaml", tiny_wan, first, *options) as server:
+        made = [httpx.post(f"{server.url}/v1/videos", json=job, timeout=60) for _ in range(50)]
+        server.process.kill()
+        server.process.wait()
+        server.is_killed = True
+    assert {one.status_code for one in made} == {200}
+    with picture_server("diffusers.yaml", tiny_wan, second, *options) as server:
+        listed = httpx.get(f"{server.url}/v1/videos", params={"limit": 100}).json()["data"]
+        assert {one["id"] for one in listed} == {one.json()["id"] for one in made}
+        assert {one["status"] for one in listed} == {"failed"}
+        assert {one.name for one in kept.iterdir() if one.is_dir()} == {one["id"] for one in listed}
+        assert ask(server).status_code == 200
