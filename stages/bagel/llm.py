@@ -43,7 +43,7 @@ NO_PROMPT = "messages: the last of the user must have a text that says what is w
 
 
 class Llm(TextStage):
-    """One AsyncLLM that answers texts, and thinks before an image.
+    """Answers texts by one AsyncLLM, and thinks before an image.
 
     Keys and values of what it has read go to the pipeline's stage. Edits are read there: their
     images have tokens that see each other.

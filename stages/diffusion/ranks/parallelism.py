@@ -15,7 +15,10 @@ GROUPS = "guidance"  # the mesh's first axis: ranks of different groups share no
 def spread(
     denoisers: Iterable[torch.nn.Module], options: RankOptions, device: torch.device
 ) -> None:
-    """All ranks do so with their own copies, at once. Raises ValueError if one cannot be spread."""
+    """Share denoisers among ranks, which all do so with their own copies at once.
+
+    Raises ValueError if one cannot be spread.
+    """
     if options.tensor > 1:
         mesh = _mesh(options, device, tensor=options.tensor)["tensor"]
     else:
@@ -50,6 +53,6 @@ def _groups(options: RankOptions, device: torch.device) -> Groups:
 
 
 def _mesh(options: RankOptions, device: torch.device, **sizes: int) -> DeviceMesh:
-    """All ranks by group and place; every rank makes it at the same time."""
+    """Order all ranks by group and place; every rank does so at the same time."""
     shape, names = (options.guidance_ranks, *sizes.values()), (GROUPS, *sizes)
     return init_device_mesh(device.type, shape, mesh_dim_names=names)

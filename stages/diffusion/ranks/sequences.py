@@ -71,7 +71,7 @@ class SharedSequences:
         return whole.tensor_split(self.num_ranks, axis)[self.rank]
 
     def gather(self, part: Tensor, axis: int) -> Tensor:
-        """All ranks' parts, one after another."""
+        """Return all ranks' parts, one after another."""
         (sizes,) = self._sizes(part.shape[axis])
         return gathered(part.movedim(axis, 0), sizes, self._groups.all).movedim(0, axis)
 
@@ -148,7 +148,7 @@ class SharedSequences:
         return [got[:, place].transpose(0, 1) for place in range(len(given))]
 
     def _to_positions(self, attended: Tensor, sizes: list[int]) -> Tensor:
-        """All heads of some positions, for some heads of all."""
+        """Exchange some heads of all positions for all heads of some."""
         num, length = self._ulysses, sizes[self._place]
         sent = attended.transpose(0, 1).contiguous()
         got = sent.new_empty(num * length, *sent.shape[1:])
@@ -181,7 +181,7 @@ class SharedSequences:
 
 
 def gathered(part: Tensor, sizes: list[int], group: dist.ProcessGroup | None) -> Tensor:
-    """All ranks' parts, one after another on the first axis: they have these sizes there."""
+    """Join all ranks' parts, which have these sizes on the first axis, one after another."""
     longest, own = max(sizes), part.shape[0]
     part = part.contiguous()
     if own < longest:
@@ -280,7 +280,7 @@ class _Gather(ModelHook):  # type: ignore[misc]
         self._shared = shared
 
     def post_forward(self, module: torch.nn.Module, output: Any) -> Any:
-        """All ranks' parts of what the module returns."""
+        """Gather all ranks' parts of what the module returns."""
         is_one = isinstance(output, Tensor)
         parts = [output] if is_one else list(output)
         for place, rule in enumerate(self._rules):

@@ -25,7 +25,7 @@ from omnistage.stages.worker.watch import overdue
 
 
 class ComingArguments:
-    """One request's: rows and ids are put where they belong, however they come.
+    """Puts rows and ids of one request where they belong, however they come.
 
     `kv`: its keys and values, if any come.
     """
