@@ -1,6 +1,5 @@
 """BAGEL's pipeline against the recorded drawings of its authors' code, alone and in one engine."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import torch
 from references.bagel_inputs import DRAWINGS, image
 from support.bagel import RecordedDrawings, call_of
+from support.begun_together import begin_together
 from support.image_requests import is_same
 
 from omnistage.stages.bagel.cells import CellEmbedding
@@ -85,35 +85,15 @@ def test_drawings_at_once_equal_the_authors_and_report_their_steps(
 
 
 def test_four_of_different_lengths_and_sizes_share_forwards(
-    engine: StepBatcher, pipeline: Any, recorded: RecordedDrawings
+    engine: StepBatcher, recorded: RecordedDrawings
 ) -> None:
-    names = ["text", "longer", "unguided", "channel"]
-    all_read, num_read = threading.Event(), 0
-
-    def count(head: object, given: object, logits: torch.Tensor) -> None:
-        nonlocal num_read
-        num_read += len(logits)
-        if num_read == len(names):
-            all_read.set()
-
-    def wait(*_: object) -> None:
-        assert all_read.wait(WAIT_S)
-
+    names = ["text", "longer", "unguided", "channel"]  # of 5, 7, 3 and 4 steps
     before = engine.batch_sizes.copy()
-    hooks = [
-        pipeline.text_reader.lm_head.register_forward_hook(count),
-        pipeline.transformer.llm2vae.register_forward_pre_hook(wait),
-    ]
-    try:
-        jobs = [engine.submit(**call_of(name)) for name in names]
-        for name, job in zip(names, jobs, strict=True):
-            assert is_same(pictures_of(job.result.result(WAIT_S), 1)[0], recorded.pixels(name))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    new = engine.batch_sizes - before
-    assert sum(size * number for size, number in new.items()) == 5 + 7 + 3 + 4
-    assert max(new) == len(names)
+    begin_together(engine, len(names))
+    jobs = [engine.submit(**call_of(name)) for name in names]
+    for name, job in zip(names, jobs, strict=True):
+        assert is_same(pictures_of(job.result.result(WAIT_S), 1)[0], recorded.pixels(name))
+    assert engine.batch_sizes - before == {4: 3, 3: 1, 2: 1, 1: 2}
 
 
 def test_several_images_of_a_prompt_are_those_of_one_seed_in_turn(pipeline: BagelPipeline) -> None:

@@ -17,6 +17,7 @@ from diffusers.pipelines.ltx2 import LTX2LatentUpsamplerModel
 from diffusers.pipelines.ltx2.pipeline_ltx2_condition import LTX2VideoCondition
 from diffusers.pipelines.ltx2.utils import STAGE_2_DISTILLED_SIGMA_VALUES
 from PIL import Image
+from support.begun_together import begin_together
 from support.loras import write_lora
 from support.sent_sound import check, pcm_of
 from support.stage_outputs import stage_over
@@ -130,6 +131,7 @@ async def test_two_passes_make_what_the_recipe_makes_by_hand(folder: Path, lora:
     await stage.start()
     await stage.serve(opened("alone", 0))
     before = dict(stage._made.engine.batch_sizes)
+    begin_together(stage._made.engine, 3)
     await asyncio.gather(*(stage.serve(opened(str(seed), seed)) for seed in range(3)))
     together = {
         size: num - before.get(size, 0) for size, num in stage._made.engine.batch_sizes.items()

@@ -1,6 +1,5 @@
 """DreamID-Omni's pipeline against the recorded videos of its authors' code."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from references.dreamid_omni_scenes import SCENES
+from support.begun_together import begin_together
 from support.dreamid_omni import RecordedScenes, call_of
 
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
@@ -55,29 +55,20 @@ def test_videos_at_once_equal_the_authors_and_those_of_one_size_share_forwards(
 ) -> None:
     names = ["one", "same size", "two", "longer"]
     steps: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
-    is_held, all_are_there = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        is_held.set()
-        assert all_are_there.wait(WAIT_S)
-
     before = engine.batch_sizes.copy()
-    engine.between_steps(hold)
-    assert is_held.wait(WAIT_S)
+    begin_together(engine, len(names))
     jobs = [
         engine.submit(
             None, DEFAULT, lambda *one, told=steps[name]: told.append(one), **call_of(name)
         )
         for name in names
     ]
-    all_are_there.set()
     for name, job in zip(names, jobs, strict=True):
         recorded.check(name, job.result.result(WAIT_S))
         number = SCENES[name].num_steps
         assert steps[name] == [(step + 1, number) for step in range(number)]
     new = engine.batch_sizes - before
-    assert sum(size * number for size, number in new.items()) == 3 + 4 + 4 + 2
-    assert max(new) == 2
+    assert new == {2: 3, 1: 1 + 4 + 2}
 
 
 def test_videos_of_one_prompt_are_those_of_both_generators_in_turn(pipeline: Any) -> None:

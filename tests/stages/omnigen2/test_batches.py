@@ -1,12 +1,12 @@
 """Requests to OmniGen2's pipeline that share forwards of its denoiser."""
 
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from references.omnigen2_drawings import noise
+from support.begun_together import begin_together
 from support.omnigen2 import bare_omnigen2
 
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
@@ -34,15 +34,10 @@ def test_texts_of_several_lengths_share_forwards_and_references_of_one_size_do(
     twice = {**warm_up, "num_images_per_prompt": 2}
     engine = StepBatcher(pipeline, warm_up, twice, denoisers=Parts.find(pipeline).dit)
     try:
-
-        def submit() -> list[Future[Any]]:
-            return [
-                engine.submit(**arguments(n % 3, **more)).result for n, more in enumerate(given)
-            ]
-
-        waiting = engine.between_steps(submit).result()
-        for wanted, served in zip(bare, waiting, strict=True):
-            assert np.abs(wanted - served.result(timeout=300).images).max() < 1e-4
+        begin_together(engine, len(given))
+        jobs = [engine.submit(**arguments(n % 3, **more)) for n, more in enumerate(given)]
+        for wanted, job in zip(bare, jobs, strict=True):
+            assert np.abs(wanted - job.result.result(timeout=300).images).max() < 1e-4
     finally:
         engine.close()
     assert engine.batch_sizes[3] > 0

@@ -1,5 +1,6 @@
 """LoRA adapters: requests with different ones at once, and which are loaded."""
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -7,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.begun_together import begin_together, gate_steps
 from support.controlled import Controlled
 from support.loras import write_lora
-from support.tiny_pipelines import error, result
+from support.tiny_pipelines import TIMEOUT_S, error, result
 
 from omnistage.stages.diffusion.checkpoint import make_tiny
+from omnistage.stages.diffusion.engine.job import Job
 from omnistage.stages.worker.failure import RequestError
 
 Make = Callable[..., Controlled]
@@ -64,6 +67,7 @@ def test_different_adapters_at_once_equal_the_bare_pipeline_with_each(
     ]
     bodies = [{}, lora("ink"), lora("oil", scale=0.5), lora("ink", "oil", scale=0.7), {}]
     bodies.append(lora("ink"))
+    begin_together(one.engine, len(bodies))
     jobs = [one.ask(body, seed) for seed, body in enumerate(bodies, 1)]
     for job, wanted in zip(jobs, expected, strict=True):
         assert error(result(job), wanted) < 1e-5
@@ -75,10 +79,22 @@ def test_adding_while_another_request_runs_changes_nothing_for_it(
     controlled: Make, files: dict[str, list[Path]]
 ) -> None:
     one = controlled("qwen-image")
-    job = one.ask({}, 1, num_steps=30)
+    is_in_between, is_added = threading.Event(), threading.Event()
+
+    def may_step(waiting: list[Job]) -> bool:
+        if one.engine.batch_sizes[1] < 3:
+            return True
+        is_in_between.set()
+        return is_added.is_set()
+
+    gate_steps(one.engine, may_step)
+    job = one.ask({}, 1)
+    assert is_in_between.wait(TIMEOUT_S)
     add(one, "ink", files["qwen-image"][0])
     assert not job.result.done()
-    assert error(result(job), one.expected(1, num_steps=30)) < 1e-5
+    is_added.set()
+    one.engine.ping()
+    assert error(result(job), one.expected(1)) < 1e-5
 
 
 def test_an_unknown_adapter_is_named(controlled: Make, files: dict[str, list[Path]]) -> None:
@@ -100,7 +116,9 @@ def test_the_one_used_longest_ago_goes_first_unless_pinned_or_in_use(
     result(one.ask(lora("ink"), 1))
     assert [it["name"] for it in add(one, "chalk", chalk)] == ["chalk", "ink"]
     one.obey("pin_lora", name="ink", pinned=True)
-    job = one.ask(lora("chalk"), 1, num_steps=1000)
+    is_over = threading.Event()
+    gate_steps(one.engine, lambda waiting: is_over.is_set())
+    job = one.ask(lora("chalk"), 1)
     with pytest.raises(RequestError, match="all 2 LoRAs are pinned or in use") as caught:
         add(one, "oil", oil)
     assert caught.value.status == 409
@@ -108,7 +126,8 @@ def test_the_one_used_longest_ago_goes_first_unless_pinned_or_in_use(
         one.obey("remove_lora", name="chalk")
     one.engine.cancel(job)
     with pytest.raises(CancelledError):
-        job.result.result(60)
+        job.result.result(TIMEOUT_S)
+    is_over.set()
     assert one.obey("remove_lora", name="chalk")["loras"] == [
         {"name": "ink", "path": str(ink), "pinned": True, "in_use": 0}
     ]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers.hooks import FirstBlockCacheConfig, MagCacheConfig, TaylorSeerCacheConfig
+from support.begun_together import begin_together
 from support.controlled import Controlled
 from support.tiny_pipelines import error, result
 
@@ -30,6 +31,7 @@ def test_several_at_once_equal_the_bare_pipeline_with_the_cache(
     one.bare.transformer.enable_cache(config(**options))
     expected = [one.expected(i, num_steps=steps) for i, steps in enumerate(STEPS)]
     assert error(expected[1], plain) > 1e-4
+    begin_together(one.engine, len(STEPS) + 2)
     jobs = [one.ask({}, i, num_steps=steps) for i, steps in enumerate(STEPS)]
     without = [one.ask({"step_cache": False}, 1, num_steps=STEPS[1]) for _ in range(2)]
     for job, wanted in zip(jobs, expected, strict=True):

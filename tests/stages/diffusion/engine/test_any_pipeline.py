@@ -11,6 +11,7 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.pipelines.auto_pipeline import AUTO_TEXT2IMAGE_PIPELINES_MAPPING
+from support.begun_together import begin_together
 from support.stage_outputs import stage_over
 from support.tiny_if import make_tiny_if
 from support.tiny_pipelines import doubled, error, made, quiet, result
@@ -75,6 +76,7 @@ def test_one_at_a_time_and_eight_at_once_equal_the_bare_pipeline(folder: Path) -
         job = engine.submit(**arguments(seed, output_type="pt"))
         assert error(result(job), images) < 1e-5
     engine.batch_sizes.clear()
+    begin_together(engine, 8)
     jobs = [engine.submit(**arguments(seed, output_type="pt")) for seed in range(8)]
     for job, images in zip(jobs, wanted, strict=True):
         assert error(result(job), images) < 1e-5

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.begun_together import begin_together
 from support.compiling import counted_codes
 
 from omnistage.stages.diffusion.checkpoint import write_tiny
@@ -40,6 +41,7 @@ def test_no_request_waits_for_a_compiler_whatever_texts_sizes_and_others_there_a
             [("one two", 96), ("one two", 96)],
             [("one two", 128), ("one two three", 128), ("x", 128)],
         ):
+            begin_together(engine, len(asked))
             jobs = [engine.submit(**ask(text, side)) for text, side in asked]
             for job in jobs:
                 job.result.result(60)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from support.tiny_pipelines import TIMEOUT_S, Served, Settings, error, result
+from support.waiting import wait_until
 
 from omnistage.stages.diffusion.engine.compute_threads import ComputeThreads, release_threads
 
@@ -27,8 +28,19 @@ def two_cores() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def num_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+def thread_ids() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
+class NewThreads:
+    """Threads since it was made: those of other tests may end meanwhile."""
+
+    def __init__(self) -> None:
+        self._before = thread_ids()
+
+    def become(self, number: int) -> None:
+        """Wait until there are so many: the system lists a thread for a moment after its end."""
+        wait_until(lambda: len(thread_ids() - self._before) == number)
 
 
 def multiply() -> None:
@@ -92,24 +104,25 @@ def test_an_error_is_the_caller_s_and_the_thread_goes_on(threads: ComputeThreads
 
 @pytest.mark.usefixtures("two_cores")
 def test_released_threads_end_and_come_again() -> None:
-    multiply()
-    busy = num_threads()
+    release_threads()
+    threads = NewThreads()
     for _ in range(2):
-        release_threads()
-        assert num_threads() == busy - 1
         multiply()
-        assert num_threads() == busy
+        threads.become(1)
+        release_threads()
+        threads.become(0)
 
 
 @pytest.mark.usefixtures("two_cores")
 def test_who_lets_compute_keeps_no_threads(threads: ComputeThreads) -> None:
     multiply()
+    started = NewThreads()
     threads.run(multiply)
-    one_pool = num_threads()
+    started.become(2)  # the one that computes and its own; ours has ended
     multiply()
-    assert num_threads() == one_pool + 1
+    started.become(3)
     threads.run(multiply)
-    assert num_threads() == one_pool
+    started.become(2)
 
 
 @pytest.mark.usefixtures("two_cores")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.begun_together import begin_together
 from support.tiny_pipelines import GUIDANCE, Served, Settings, doubled, error, made, result
 
 from omnistage.stages.diffusion.engine.foresight import Foresight
@@ -62,6 +63,7 @@ def test_requests_are_divided_among_groups(served: tuple[Served, TwoGroups]) -> 
     settings = [Settings(seed, 3, 3.0) for seed in (0, 5, 10)]  # one prompt: one length
     expected = [below.expected(one) for one in settings]
     groups.together.clear()
+    begin_together(below.engine, len(settings))
     jobs = [below.ask(one) for one in settings]
     for job, pictures in zip(jobs, expected, strict=True):
         assert error(result(job), pictures) < 1e-5

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.begun_together import begin_together
 from support.stage_outputs import stage_over
 from support.tiny_pipelines import TIMEOUT_S, Served, Settings, error, result
 
@@ -92,6 +93,7 @@ def test_only_the_request_that_has_too_little_alone_fails(
     hunger.blame(LATE)
     hunger.raised = raised
     expected = {seed: served.expected(Settings(seed, NUM_STEPS)) for seed in OTHERS}
+    begin_together(served.engine, 1 + len(OTHERS))
     jobs = {seed: served.ask(Settings(seed, NUM_STEPS)) for seed in (GUILTY, *OTHERS)}
     with pytest.raises(torch.OutOfMemoryError) as caught:
         jobs[GUILTY].result.result(TIMEOUT_S)
@@ -108,6 +110,7 @@ def test_memory_is_given_back_before_each_is_tried_alone(served: Served, hunger:
     hunger.fails = lambda rows: len(rows) > 1
     settings = [Settings(seed, NUM_STEPS) for seed in (GUILTY, *OTHERS)]
     expected = [served.expected(one) for one in settings]
+    begin_together(served.engine, len(settings))
     jobs = [served.ask(one) for one in settings]
     for job, images in zip(jobs, expected, strict=True):
         assert error(result(job), images) < 1e-5
@@ -177,6 +180,7 @@ async def test_its_client_is_told_what_happened(
 
     await ask("before", GUILTY)
     hunger.blame(LATE)
+    begin_together(stage._made.engine, 3)
     tasks = [ask(f"request {seed}", seed) for seed in (0, GUILTY, 10)]
     fine, failed, good = await asyncio.gather(*tasks, return_exceptions=True)
     assert (fine, good) == (None, None)

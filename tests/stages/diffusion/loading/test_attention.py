@@ -9,6 +9,7 @@ import pytest
 import torch
 from diffusers.hooks import FirstBlockCacheConfig
 from diffusers.models.attention_dispatch import dispatch_attention_fn
+from support.begun_together import begin_together
 from support.tiny_pipelines import Served, Settings, error, result
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -147,6 +148,7 @@ def test_a_back_end_without_masks_shares_the_forwards_of_texts_of_one_length_alo
         )
         settings = [Settings(seed, 3) for seed in (0, 1, 2, 5)]  # the last has the first's prompt
         expected = [served.expected(one) for one in settings]
+        begin_together(served.engine, len(settings))
         jobs = [served.ask(one) for one in settings]
         for job, images in zip(jobs, expected, strict=True):
             assert error(result(job), images) < 1e-5

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.begun_together import begin_together
 from support.controlled import Controlled
 from torch import nn
 
@@ -104,6 +105,7 @@ def test_pictures_of_several_requests_at_once_are_near_those_of_each_alone(
     shared forward may take another step of float8.
     """
     made = controlled("qwen-image", quantization="fp8")
+    begin_together(made.engine, 3)
     together = [job.result.result(TIMEOUT_S) for job in [made.ask({}, seed) for seed in range(3)]]
     assert max(made.engine.batch_sizes) > 1
     for seed, pictures in enumerate(together):

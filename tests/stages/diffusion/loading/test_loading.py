@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import QwenImagePipeline, QwenImageTransformer2DModel
+from support.begun_together import begin_together
 from support.compiling import counted_codes
 from support.other_device import OTHER_CPU, places
 
@@ -238,6 +239,7 @@ def test_requests_of_different_phases_compute_with_copies_that_come_and_go(
         loaded.pipeline, once, {**once, "num_images_per_prompt": 2}, 16, False, loaded.parts.dit
     )
     uses.clear()
+    begin_together(engine, 4)
     jobs = [engine.submit(**ask(seed, 2 + seed)) for seed in range(4)]
     for seed, job in enumerate(jobs):
         image = job.result.result(TIMEOUT_S).images

@@ -11,6 +11,7 @@ import pytest
 import torch
 from diffusers import SkipLayerGuidance
 from PIL import Image
+from support.begun_together import begin_together
 from support.modular_folders import MODULAR, called, load_bare, write_modular
 from support.stage_outputs import Outputs, stage_over
 from typer.testing import CliRunner
@@ -80,6 +81,7 @@ async def test_requests_alone_and_three_at_once_equal_the_bare_modular_pipeline(
     for index in range(3):
         await ask(index, "alone")
     stage._made.engine.batch_sizes.clear()
+    begin_together(stage._made.engine, 3)
     await asyncio.gather(*(ask(index, "together") for index in range(3)))
     sizes = stage._made.engine.batch_sizes
     await stage.close()

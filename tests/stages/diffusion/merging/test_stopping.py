@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.begun_together import begin_together
 from support.other_device import OTHER_CPU
 from support.tiny_pipelines import TIMEOUT_S, Served, Settings, error, result
 
@@ -66,6 +67,7 @@ def test_a_cancelled_call_stops_at_the_next_module(part: str, flux: Served) -> N
 
 def test_a_shared_forward_goes_on_for_who_still_waits(flux: Served) -> None:
     gate = Gate(flux.pipeline.transformer, *LATER["transformer"], rows=2)
+    begin_together(flux.engine, 2)
     jobs = [flux.ask(Settings(seed, 20)) for seed in range(2)]
     assert gate.begun.wait(TIMEOUT_S)
     flux.engine.cancel(jobs[0])
@@ -77,6 +79,7 @@ def test_a_shared_forward_goes_on_for_who_still_waits(flux: Served) -> None:
 
 def test_a_shared_forward_stops_when_all_are_cancelled(flux: Served) -> None:
     gate = Gate(flux.pipeline.transformer, *LATER["transformer"], rows=2)
+    begin_together(flux.engine, 2)
     jobs = [flux.ask(Settings(seed, 20)) for seed in range(2)]
     assert gate.begun.wait(TIMEOUT_S)
     before = gate.num_later
