@@ -23,8 +23,8 @@ class Payload(StrEnum):
 Payloads = frozenset[Payload]
 
 
-# What the engine of a streaming decoder takes.
-DECODER_ARGUMENTS = frozenset(
+# What the engine of a vocoder takes.
+VOCODER_ARGUMENTS = frozenset(
     {"num_slots", "dtype", "device", "load_format", "max_batch", "profile_folder"}
 )
 
@@ -135,3 +135,16 @@ class Kind:
         engine.
         """
         return {"parallel", "guidance_ranks"} <= self.arguments
+
+
+def vocoder_kind(path: str, exact: JsonMap | None = None) -> Kind:
+    """Return the kind of a stage that makes sound of codec frames: the last of a talker's graph."""
+    return Kind(
+        path,
+        frozenset({"audio"}),
+        samples=False,
+        takes=(payloads(Payload.CODES),),
+        is_entry=False,
+        arguments=VOCODER_ARGUMENTS,
+        exact=exact or {},
+    )

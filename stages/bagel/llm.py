@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from transformers import Qwen2Tokenizer
 
-from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.chunk import Tensor
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.bagel.chats import (
@@ -210,4 +210,4 @@ class Llm(TextStage):
     ) -> None:
         message = Open(request, described(about))
         for edge in self._ports.live(request, Payload.ARGUMENTS):
-            edge.open.send(Chunk(request_id, message, 0, dict(tensors), last=True))
+            edge.announce(request_id, message, tensors)

@@ -93,9 +93,8 @@ class Prior(ImageIdsStage):
             values={"height": rows * ID_SIDE, "width": columns * ID_SIDE},
         )
         edges = self._ports.live(request)
-        opening = Chunk(request_id, Open(request, described(about)), 0, media, last=True)
         for edge in edges:
-            edge.open.send(opening)
+            edge.announce(request_id, Open(request, described(about)), media)
         given[ARGUMENT] = await self._make_all(request_id, request, prompts)
         for number, (name, ids) in enumerate(given.items()):
             tensors, is_last = {"ids": Tensor.from_numpy(ids)}, name == ARGUMENT

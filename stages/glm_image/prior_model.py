@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import GlmImageConfig
 from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
@@ -22,6 +21,7 @@ from vllm.model_executor.models.utils import maybe_prefix
 
 from omnistage.stages.glm_image.step_schema import POSITION, PRIOR_SCHEMA
 from omnistage.stages.vllm.models.shards import take_weight
+from omnistage.stages.vllm.models.step_model import StepModel
 from omnistage.stages.vllm.step.step_table import StepTable
 
 SECTION = "mrope_section"
@@ -71,7 +71,7 @@ class PriorBackbone(LlamaModel):
         return super().forward(None, positions, None, inputs_embeds)
 
 
-class GlmImagePrior(nn.Module):
+class GlmImagePrior(StepModel):
     """Makes ids of images and nothing else."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -97,17 +97,15 @@ class GlmImagePrior(nn.Module):
         embedded: torch.Tensor = self.model.embed_input_ids(input_ids)
         return embedded
 
-    def forward(
+    def run_step(
         self,
         input_ids: torch.Tensor,
         positions: torch.Tensor,
-        intermediate_tensors: Any = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: object,
+        columns: torch.Tensor,
+        lines: torch.Tensor,
     ) -> torch.Tensor:
         """Hidden states [n, hidden] of the runner's n tokens."""
         num_tokens = input_ids.shape[0]
-        columns = self.table.columns[self.table.lines(num_tokens)]
         self.inputs_buffer[:num_tokens] = self.embed_input_ids(input_ids)
         self.positions_buffer[:, :num_tokens] = self.table.read(columns, POSITION).T
         hidden: torch.Tensor = self.model(

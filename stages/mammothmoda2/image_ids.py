@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.kinds import Payload
@@ -104,7 +103,7 @@ class ImageIds(ImageIdsStage):
         )
         edges = self._ports.live(request)
         for edge in edges:
-            edge.open.send(Chunk(request_id, Open(request, described(about)), last=True))
+            edge.announce(request_id, Open(request, described(about)))
         to = [edge.target for edge in edges]
         headers = trace_headers(request, self._ports.name)
         lane = lane_of(request_id, self._ports.num_lanes)

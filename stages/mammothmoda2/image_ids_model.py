@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.functional import pad
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
@@ -18,12 +17,13 @@ from omnistage.stages.mammothmoda2.pair_backbone import PAIR, PairBackbone
 from omnistage.stages.mammothmoda2.step_schema import ANY, FOLLOWER, SCHEMA, UNGUIDED
 from omnistage.stages.vllm.models.nan_watch import NanWatch
 from omnistage.stages.vllm.models.shards import joined_name, take_weight
+from omnistage.stages.vllm.models.step_model import StepModel
 from omnistage.stages.vllm.step.step_table import StepTable
 
 BACKBONE, HEAD = "llm_model.model.language_model.", "llm_model.gen_head.weight"
 
 
-class MammothModa2ImageIds(nn.Module):
+class MammothModa2ImageIds(StepModel):
     """Draws an id of both halves of a pair, whose rows in a forward are one."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -46,18 +46,15 @@ class MammothModa2ImageIds(nn.Module):
         embedded: torch.Tensor = self.model.embed_input_ids(input_ids)
         return embedded
 
-    def forward(
+    def run_step(
         self,
         input_ids: torch.Tensor,
         positions: torch.Tensor,
-        intermediate_tensors: Any = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: object,
+        columns: torch.Tensor,
+        lines: torch.Tensor,
     ) -> torch.Tensor:
         """Return [n, 2 * hidden + 1]: both halves' hidden states, and which id must follow."""
         num_tokens = input_ids.shape[0]
-        lines = self.table.lines(num_tokens)
-        columns = self.table.columns[lines]
         own, unguided = self.positions_buffer[:, :num_tokens]
         own.copy_(positions)
         unguided.copy_(self.table.read(columns, UNGUIDED)[:, 0])

@@ -5,7 +5,7 @@ from contextlib import ExitStack, aclosing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.chunk import Tensor
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.kinds import Payload
@@ -202,7 +202,7 @@ class Mllm(EngineStage):
         edges = self._ports.live(request, Payload.ARGUMENTS)
         message = Open(request, described(about))
         for edge in edges:
-            edge.open.send(Chunk(request_id, message, 0, dict(tensors), last=True))
+            edge.announce(request_id, message, tensors)
         return edges
 
     async def close(self) -> None:

@@ -4,11 +4,11 @@ from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import (
-    DECODER_ARGUMENTS,
     Kind,
     Payload,
     PublishedReference,
     payloads,
+    vocoder_kind,
 )
 from omnistage.stage_configs.own_arguments import MODEL_CLASS, TALKER
 
@@ -61,14 +61,8 @@ FAMILY = Family(
             sets=TALKER,
             needs=("vllm",),
         ),
-        "qwen2_5_omni.token2wav": Kind(
-            f"{HERE}.token2wav_stage:Token2WavStage",
-            frozenset({"audio"}),
-            samples=False,
-            takes=(payloads(Payload.CODES),),
-            is_entry=False,
-            arguments=DECODER_ARGUMENTS,
-            exact={"options.chunk": "whole"},
+        "qwen2_5_omni.token2wav": vocoder_kind(
+            f"{HERE}.token2wav_stage:Token2WavStage", {"options.chunk": "whole"}
         ),
     },
     vllm_models={

@@ -22,7 +22,6 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
     ParallelLMHead,
     VocabParallelEmbedding,
 )
-from vllm.model_executor.models.interfaces import SupportsMRoPE
 from vllm.model_executor.models.utils import maybe_prefix
 
 from omnistage.stages.qwen2_5_omni.step_schema import TEXT, talker_schema
@@ -31,6 +30,7 @@ from omnistage.stages.speech.code_predictor import projected
 from omnistage.stages.speech.columns import POSITION
 from omnistage.stages.vllm.models.nan_watch import NanWatch
 from omnistage.stages.vllm.models.shards import take_weight
+from omnistage.stages.vllm.models.step_model import PlainPositions, StepModel
 from omnistage.stages.vllm.step import step
 from omnistage.stages.vllm.step.step_schema import NO_FRAME
 from omnistage.stages.vllm.step.step_table import StepTable
@@ -56,7 +56,7 @@ def talker_config(config: Any, text_ids: Sequence[int]) -> Any:
     return talker
 
 
-class Qwen2_5OmniTalker(nn.Module, SupportsMRoPE):
+class Qwen2_5OmniTalker(StepModel, PlainPositions):
     """Forward of one engine step over the bridge's step table."""
 
     is_code: torch.Tensor
@@ -108,24 +108,15 @@ class Qwen2_5OmniTalker(nn.Module, SupportsMRoPE):
         """The talker's inputs of codes alone [n, hidden]."""
         return projected(self.thinker_to_talker_proj, self.codec_embedding(input_ids))
 
-    def get_mrope_input_positions(
-        self, input_tokens: list[int], mm_features: list[Any]
-    ) -> tuple[torch.Tensor, int]:
-        """Plain positions: the true ones come in the step table."""
-        return torch.arange(len(input_tokens)).expand(3, -1), 0
-
-    def forward(
+    def run_step(
         self,
         input_ids: torch.Tensor,
         positions: torch.Tensor,
-        intermediate_tensors: Any = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: object,
+        columns: torch.Tensor,
+        lines: torch.Tensor,
     ) -> torch.Tensor:
         """Hidden states [n, hidden] of the runner's n tokens."""
         num_tokens = input_ids.shape[0]
-        lines = self.table.lines(num_tokens)
-        columns = self.table.columns[lines]
         ids = input_ids.clamp(0, self.config.vocab_size - 1).long()
         self.codes[lines, 0] = torch.where(self.is_code[ids], ids, NO_FRAME).int()
         self.inputs_buffer[:num_tokens] = projected(

@@ -6,11 +6,11 @@ from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.gpus import memory_bytes
 from omnistage.stage_configs.kinds import (
-    DECODER_ARGUMENTS,
     Kind,
     Payload,
     PublishedReference,
     payloads,
+    vocoder_kind,
 )
 from omnistage.stage_configs.own_arguments import MODEL_CLASS, TALKER
 
@@ -87,14 +87,7 @@ FAMILY = Family(
             sets=TALKER,
             needs=("vllm",),
         ),
-        "qwen3_omni.code2wav": Kind(
-            f"{HERE}.code2wav_stage:Code2WavStage",
-            frozenset({"audio"}),
-            samples=False,
-            takes=(payloads(Payload.CODES),),
-            is_entry=False,
-            arguments=DECODER_ARGUMENTS,
-        ),
+        "qwen3_omni.code2wav": vocoder_kind(f"{HERE}.code2wav_stage:Code2WavStage"),
     },
     vllm_models={
         "OmnistageQwen3OmniTalker": f"{HERE}.talker_model:Qwen3OmniTalker",

@@ -4,11 +4,11 @@ from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import (
-    DECODER_ARGUMENTS,
     Kind,
     Payload,
     PublishedReference,
     payloads,
+    vocoder_kind,
 )
 from omnistage.stage_configs.own_arguments import TALKER
 
@@ -56,14 +56,8 @@ FAMILY = Family(
             reference=PublishedReference(f"{HERE}.reference:verify", ("qwen_tts",)),
             exact={"engine.dtype": "float32"},
         ),
-        "qwen3_tts.code2wav": Kind(
-            f"{HERE}.code2wav_stage:Code2WavStage",
-            frozenset({"audio"}),
-            samples=False,
-            takes=(payloads(Payload.CODES),),
-            is_entry=False,
-            arguments=DECODER_ARGUMENTS,
-            exact={"engine.dtype": "float32"},
+        "qwen3_tts.code2wav": vocoder_kind(
+            f"{HERE}.code2wav_stage:Code2WavStage", {"engine.dtype": "float32"}
         ),
     },
     vllm_models={"OmnistageQwen3TTSTalker": f"{HERE}.talker_model:Qwen3TTSTalker"},

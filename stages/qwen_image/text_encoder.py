@@ -7,7 +7,6 @@ from typing import Any, Self
 from diffusers import DiffusionPipeline
 from vllm.platforms import current_platform
 
-from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stage_configs.own_arguments import ROWS_OF_ALL_POSITIONS, with_own
@@ -128,7 +127,7 @@ class TextEncoder(EngineStage):
         announced = Open(opened.request, described(about))
         edges = self._ports.live(opened.request)
         for edge in edges:
-            edge.open.send(Chunk(request_id, announced, last=True))
+            edge.announce(request_id, announced)
         headers = trace_headers(opened.request, self._ports.name)
         prompts = {
             name: [{"prompt_token_ids": ids} for ids in rows] for name, rows in texts.items()

@@ -19,13 +19,13 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-from vllm.model_executor.models.interfaces import SupportsMRoPE
 from vllm.model_executor.models.utils import maybe_prefix
 
 from omnistage.stages.speech.code_predictor import CodePredictor
 from omnistage.stages.speech.code_predictor_graphs import CodePredictorGraphs
 from omnistage.stages.speech.columns import POSITION
 from omnistage.stages.vllm.models.nan_watch import NanWatch
+from omnistage.stages.vllm.models.step_model import PlainPositions, StepModel
 from omnistage.stages.vllm.step import step
 from omnistage.stages.vllm.step.request_options import CodeSampling
 from omnistage.stages.vllm.step.step import StartedRequest
@@ -51,7 +51,7 @@ def is_recorded(inputs: torch.Tensor) -> bool:
     return inputs.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-class FrameTalker(nn.Module, SupportsMRoPE):
+class FrameTalker(StepModel, PlainPositions):
     """Forward of one engine step over the bridge's step table.
 
     `model` is the backbone, called with positions [axes, n] and embeddings [n, hidden]; its
@@ -154,24 +154,15 @@ class FrameTalker(nn.Module, SupportsMRoPE):
         """Codec embeddings [n, hidden]."""
         return self.model.embed_input_ids(input_ids)
 
-    def get_mrope_input_positions(
-        self, input_tokens: list[int], mm_features: list[Any]
-    ) -> tuple[torch.Tensor, int]:
-        """Plain positions: the true ones come in the step table."""
-        return torch.arange(len(input_tokens)).expand(3, -1), 0
-
-    def forward(
+    def run_step(
         self,
         input_ids: torch.Tensor,
         positions: torch.Tensor,
-        intermediate_tensors: Any = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: object,
+        columns: torch.Tensor,
+        lines: torch.Tensor,
     ) -> torch.Tensor:
         """Hidden states [n, hidden] of the runner's n tokens."""
         num_tokens = input_ids.shape[0]
-        lines = self.table.lines(num_tokens)
-        columns = self.table.columns[lines]
         inputs = self.header_inputs(columns)
         self._add_frames(inputs, input_ids, columns, lines)
         self.inputs_buffer[:num_tokens] = inputs

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.chunk import Tensor
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.edge import NothingToSay, Open, Waits, described
 from omnistage.stages.messages.to_stage import Request
@@ -48,7 +48,7 @@ class SpokenAnswer(ABC):
         self._is_open = True
         message = Open(self._request, described(ThinkerPrompt(list(grids))))
         prompt = Tensor.from_numpy(np.asarray(prompt_ids, np.int32))
-        self._to.open.send(Chunk(self.request_id, message, 0, {"prompt": prompt}, last=True))
+        self._to.announce(self.request_id, message, {"prompt": prompt})
 
     @abstractmethod
     def add(self, chunk: JsonMap) -> None:
@@ -58,14 +58,14 @@ class SpokenAnswer(ABC):
         """Tell the talker's engine and its process that more will come: we wait for our client."""
         if self._is_open:
             self._feed_life()
-            self._to.open.send(Chunk(self.request_id, Waits(), last=True))
+            self._to.announce(self.request_id, Waits())
 
     def finish(self) -> None:
         """The answer is complete; one without text is announced as silent."""
         if not self._is_open:
             return
         if self._is_silent:
-            self._to.open.send(Chunk(self.request_id, NothingToSay(), last=True))
+            self._to.announce(self.request_id, NothingToSay())
         self._feed_rest()
 
     @property

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from vllm.outputs import RequestOutput
 
-from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.chunk import Tensor
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stage_configs.own_arguments import TALKER, with_own
@@ -276,7 +276,7 @@ class TalkerStage(EngineStage, ABC):
         tensors: Mapping[str, Tensor] | None = None,
     ) -> None:
         for edge in edges:
-            edge.open.send(Chunk(request_id, message, 0, tensors or {}, last=True))
+            edge.announce(request_id, message, tensors)
 
     def nothing_to_say(self, request_id: str, source: str) -> None:
         """The answer has no text: nothing will be spoken."""

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from transformers import AutoConfig
 
-from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.json_types import Json
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.messages.body import Chat, Detokenize, GivenText, Tokenize
@@ -229,7 +228,7 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
             one.open(prompt["prompt_token_ids"], grids)
         for edge in self._ports.live(request, Payload.ROWS):
             if Payload.TOKENS not in edge.carries:  # nobody else announces the request there
-                edge.open.send(Chunk(request_id, Open(request), last=True))
+                edge.announce(request_id, Open(request))
         return self._bridge(request_id, request, prompt["prompt_token_ids"])
 
     def _bridge(

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.chunk import Tensor
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.messages.body import Detokenize, Tokenize
@@ -119,7 +119,7 @@ def announce(
     token_ids = Tensor.from_numpy(np.asarray(prompt["prompt_token_ids"], np.int32))
     announced = Open(opened.request)
     for edge in edges:
-        edge.open.send(Chunk(opened.id, announced, 0, {"prompt": token_ids}, last=True))
+        edge.announce(opened.id, announced, {"prompt": token_ids})
     to = [edge.target for edge in edges]
     return RequestOptions(opened.id, to, exported=ExportedRows())
 

@@ -2,7 +2,7 @@
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
-from omnistage.stage_configs.kinds import DECODER_ARGUMENTS, Kind, Payload, payloads
+from omnistage.stage_configs.kinds import Kind, Payload, payloads, vocoder_kind
 from omnistage.stage_configs.own_arguments import TALKER, Own
 
 HERE = "omnistage.stages.voxcpm2"
@@ -33,15 +33,7 @@ FAMILY = Family(
             needs=("vllm",),
             exact={"engine.dtype": "float32"},
         ),
-        "voxcpm2.vae": Kind(
-            f"{HERE}.vocoder:VaeStage",
-            frozenset({"audio"}),
-            samples=False,
-            takes=(payloads(Payload.CODES),),
-            is_entry=False,
-            arguments=DECODER_ARGUMENTS,
-            exact={"engine.dtype": "float32"},
-        ),
+        "voxcpm2.vae": vocoder_kind(f"{HERE}.vocoder:VaeStage", {"engine.dtype": "float32"}),
     },
     vllm_models={"OmnistageVoxCPM2Talker": f"{HERE}.talker_model:VoxCPM2Talker"},
     pick=pick,

@@ -25,6 +25,7 @@ from omnistage.stages.speech.columns import TEXT
 from omnistage.stages.speech.frame_talker import is_recorded
 from omnistage.stages.vllm.models.nan_watch import NanWatch
 from omnistage.stages.vllm.models.shards import Part, joined_name, take_weight
+from omnistage.stages.vllm.models.step_model import StepModel
 from omnistage.stages.vllm.step import step
 from omnistage.stages.vllm.step.step import StartedRequest
 from omnistage.stages.vllm.step.step_schema import NO_FLOAT_FRAME
@@ -51,7 +52,7 @@ BACKBONE = ("base_lm.", "residual_lm.", "fsq_layer.", "fusion_concat_proj.")
 EMBEDDING = "base_lm.embed_tokens.weight"
 
 
-class VoxCPM2Talker(nn.Module):
+class VoxCPM2Talker(StepModel):
     """Forward of one engine step over the bridge's step table."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -114,18 +115,15 @@ class VoxCPM2Talker(nn.Module):
         embedded: torch.Tensor = self.embed_tokens(input_ids)
         return embedded * self._settings.lm_config.embedding_scale
 
-    def forward(
+    def run_step(
         self,
         input_ids: torch.Tensor,
         positions: torch.Tensor,
-        intermediate_tensors: Any = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: object,
+        columns: torch.Tensor,
+        lines: torch.Tensor,
     ) -> torch.Tensor:
         """Logits [n, ids] of the runner's n tokens."""
         num_tokens = input_ids.shape[0]
-        lines = self.table.lines(num_tokens)
-        columns = self.table.columns[lines]
         inputs = self._prompt_inputs(columns)
         is_decode = columns[:, step.FRAME, None] >= 0
         self._make_patches(inputs, input_ids, columns, lines)

@@ -14,7 +14,7 @@ from omnistage.stage_configs.graph import Deadlines
 from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.replicas import stage_of
-from omnistage.stages.messages.edge import Edge, Open
+from omnistage.stages.messages.edge import Edge, NothingToSay, Open, Waits
 from omnistage.stages.messages.to_gateway import Failed, InputTokens, Marks, Output, Ready
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.coming_media import Received
@@ -140,6 +140,15 @@ class Downstream:
     rows: Port
     chunk_sizes: list[int]
     all_hidden_states: bool = False
+
+    def announce(
+        self,
+        request_id: str,
+        message: Open | NothingToSay | Waits,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Tell the stage at its end that a request comes, or what has become of it."""
+        self.open.send(Chunk(request_id, message, 0, tensors or {}, last=True))
 
     @property
     def hidden_chunk_sizes(self) -> list[int]:

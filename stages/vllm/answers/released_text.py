@@ -34,7 +34,7 @@ class ReleasedText:
     def open(self) -> None:
         """Announce the request."""
         for edge in self._edges:
-            edge.open.send(Chunk(self._id, Open(self._request), last=True))
+            edge.announce(self._id, Open(self._request))
 
     def add(self, chunk: JsonMap) -> None:
         """Take one chunk of the answer.
@@ -60,7 +60,7 @@ class ReleasedText:
         """More will come: we wait for our client, or for what is no text."""
         self._told_at = time.monotonic()
         for edge in self._edges:
-            edge.open.send(Chunk(self._id, Waits(), last=True))
+            edge.announce(self._id, Waits())
 
     def finish(self) -> None:
         """The answer is complete."""
@@ -68,7 +68,7 @@ class ReleasedText:
             self._send(prompt)
         if not self._num_sent:
             for edge in self._edges:
-                edge.open.send(Chunk(self._id, NothingToSay(), last=True))
+                edge.announce(self._id, NothingToSay())
         self._send("", last=True)
 
 

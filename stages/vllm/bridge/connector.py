@@ -11,12 +11,9 @@ from typing import Any
 import torch
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
-    SupportsHMA,
 )
-from vllm.forward_context import ForwardContext
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
@@ -29,25 +26,21 @@ from omnistage.stages.vllm.bridge.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.bridge.worker_half import WorkerHalf
 from omnistage.stages.vllm.rows.cached_rows import CachedRows
 from omnistage.stages.vllm.rows.row_cache import RowCache, most_replayed, num_slots
-from omnistage.stages.vllm.step.ports import BridgeConfig
-from omnistage.stages.vllm.step.ranks import RankCheck, is_first_of_equals, own_lane
+from omnistage.stages.vllm.step.ranks import RankCheck, is_first_of_equals
 from omnistage.stages.vllm.step.step import StepMeta
+from omnistage.stages.vllm.step.step_connector import StepConnector
 from omnistage.stages.vllm.step.step_table import StepTable
 from omnistage.stages.worker.ledger import Ledger, lane_ledger
 
 
-class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
+class OmnistageConnector(StepConnector):
     """Late inputs in, codec frames or hidden rows out."""
-
-    requires_kv_delivery = False
 
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: Any = None
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        transfer = vllm_config.kv_transfer_config
-        self._config = BridgeConfig.from_config(transfer.kv_connector_extra_config)
-        self._engine_id = transfer.engine_id
+        self._engine_id = vllm_config.kv_transfer_config.engine_id
         groups = kv_cache_config.kv_cache_groups
         if len(groups) != 1:
             raise ValueError(
@@ -58,7 +51,6 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         self._num_slots = kv_cache_config.num_blocks * self._block_size
         self._num_row_slots = num_slots(self._config, vllm_config, self._block_size)
         self._num_rows = vllm_config.scheduler_config.max_num_seqs
-        self._lane = own_lane(vllm_config)
         self._ledger, self._blocked = None, None
         if self._config.ledger:
             ledger = lane_ledger(Path(self._config.ledger), self._lane)
@@ -128,13 +120,6 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         self.scheduler_half.finish(request)
         return False, None
 
-    def request_finished_all_groups(
-        self, request: Request, block_ids: tuple[list[int], ...]
-    ) -> tuple[bool, None]:
-        """Blocks may be freed at once."""
-        self.scheduler_half.finish(request)
-        return False, None
-
     # Worker half
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -171,15 +156,6 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         meta = self._connector_metadata
         if self._worker is not None and isinstance(meta, StepMeta):
             self._worker.after_forward(meta)
-
-    def start_load_kv(self, forward_context: ForwardContext, **kwargs: object) -> None:
-        """Runs after the forward since vLLM 0.32: too late for inputs."""
-
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        """Skipped when a full CUDA graph replays: not used."""
-
-    def save_kv_layer(self, *args: object, **kwargs: object) -> None:
-        """Skipped when a full CUDA graph replays: not used."""
 
     def shutdown(self) -> None:
         """Close the channels."""

@@ -9,12 +9,9 @@ from typing import Any
 import torch
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
-    SupportsHMA,
 )
-from vllm.forward_context import ForwardContext
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec
@@ -25,25 +22,19 @@ from omnistage.stages.vllm.kv.cached_kv import CachedKv, in_order
 from omnistage.stages.vllm.kv.kv_meta import KvMeta
 from omnistage.stages.vllm.kv.kv_scheduling import KvScheduling
 from omnistage.stages.vllm.kv.kv_sender import KvSender
-from omnistage.stages.vllm.step.ports import BridgeConfig
-from omnistage.stages.vllm.step.ranks import own_lane
+from omnistage.stages.vllm.step.step_connector import StepConnector
 from omnistage.stages.worker.ledger import Ledger, lane_ledger
 
 IDLE_WAIT_S = 0.002
 
 
-class KvConnector(KVConnectorBase_V1, SupportsHMA):
+class KvConnector(StepConnector):
     """Keys and values of prompts out."""
-
-    requires_kv_delivery = False
 
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: Any = None
     ) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        transfer = vllm_config.kv_transfer_config
-        self._config = BridgeConfig.from_config(transfer.kv_connector_extra_config)
-        self._lane = own_lane(vllm_config)
         self._layers = vllm_config.compilation_config.static_forward_context
         self._num_blocks: int = kv_cache_config.num_blocks
         groups = kv_cache_config.kv_cache_groups
@@ -78,12 +69,6 @@ class KvConnector(KVConnectorBase_V1, SupportsHMA):
         return self._scheduling.build(scheduler_output)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, None]:
-        """Blocks are held until they are sent."""
-        return self._scheduling.finish(request), None
-
-    def request_finished_all_groups(
-        self, request: Request, block_ids: tuple[list[int], ...]
-    ) -> tuple[bool, None]:
         """Blocks are held until they are sent."""
         return self._scheduling.finish(request), None
 
@@ -143,15 +128,6 @@ class KvConnector(KVConnectorBase_V1, SupportsHMA):
         self._ended -= left
         self._opened -= left
         return left, None
-
-    def start_load_kv(self, forward_context: ForwardContext, **kwargs: object) -> None:
-        """Nothing comes in."""
-
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing comes in."""
-
-    def save_kv_layer(self, *args: object, **kwargs: object) -> None:
-        """Skipped when a full CUDA graph replays: not used."""
 
     def shutdown(self) -> None:
         """Close the channels."""
