@@ -44,7 +44,7 @@ endif
 # More bodies drawn from the API's description, and more mutated ones, than in the suite.
 fuzz: venv
 	OMNISTAGE_LONG_FUZZ=1 $(BIN)/python -m pytest tests/server/http/test_openapi.py \
-	  tests/server/endpoints/test_fuzz.py tests/server/endpoints/test_realtime_fuzz.py tests/e2e/test_fuzz.py $(ARGS)
+	  tests/server/endpoints/test_fuzz.py tests/server/endpoints/realtime/test_realtime_fuzz.py tests/e2e/test_fuzz.py $(ARGS)
 
 # Every way to share an engine's work among processes, against one process, each with a kill.
 parallel: venv

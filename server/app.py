@@ -6,39 +6,38 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 from omnistage.server.common.memory import GivingBack
-from omnistage.server.endpoints import (
-    admin,
+from omnistage.server.endpoints import models
+from omnistage.server.endpoints.audio import (
     audio_generation,
     audio_models,
-    chat,
-    client_secrets,
-    embeddings,
-    health,
-    home,
-    image_files,
-    images,
-    invocations,
-    lora_adapters,
-    metrics,
-    models,
-    realtime,
-    realtime_calls,
-    responses,
     speech,
     speech_stream,
     stored_voices,
-    text_completions,
-    tokens,
-    traces,
     transcription,
-    version,
-    video_edits,
-    video_jobs,
-    videos,
     voices,
 )
 from omnistage.server.endpoints.counters import RequestCount
 from omnistage.server.endpoints.gateway import Gateway, make_gateway
+from omnistage.server.endpoints.images import image_files, images
+from omnistage.server.endpoints.operation import (
+    admin,
+    health,
+    home,
+    lora_adapters,
+    metrics,
+    traces,
+    version,
+)
+from omnistage.server.endpoints.realtime import client_secrets, realtime, realtime_calls
+from omnistage.server.endpoints.text import (
+    chat,
+    embeddings,
+    invocations,
+    responses,
+    text_completions,
+    tokens,
+)
+from omnistage.server.endpoints.videos import video_edits, video_jobs, videos
 from omnistage.server.http.body_limit import BodyLimit
 from omnistage.server.http.caller import install_threads
 from omnistage.server.http.cors import SocketOrigins

@@ -106,6 +106,10 @@ SHARED: Table = {
 # What lies beside the rooms of a folder; anything else belongs in one.
 BESIDE: Table = {
     "server": ("app", "serve", "options", "cli"),
+    "server/endpoints": (
+        *("answers", "counters", "examples", "gateway", "media_form", "models", "present"),
+        "socket_answers",
+    ),
     "server/tasks": (
         *(
             "audio_task",

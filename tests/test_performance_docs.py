@@ -12,7 +12,7 @@ from support.sounds import tone, wav_of
 from typer.testing import CliRunner
 
 from omnistage.server import cli
-from omnistage.server.endpoints import realtime
+from omnistage.server.endpoints.realtime import realtime
 
 TEXT = (Path(__file__).parent.parent / "docs" / "performance.md").read_text()
 SHELL: list[str] = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.gateway import OMNI, RunningGateway, running_gateway
 
-from omnistage.server.endpoints import realtime
+from omnistage.server.endpoints.realtime import realtime
 from omnistage.server.options import GatewayOptions
 from omnistage.server.realtime import conversation
 from omnistage.server.realtime.answering import answer

@@ -18,6 +18,7 @@ from support import fake_stages
 from support.fake_stages import SAMPLES_PER_FRAME, FakeCode2Wav, text_of
 from support.gateway import OMNI, RunningGateway, running_gateway
 
+from omnistage.server.endpoints.realtime import realtime
 from omnistage.stages.messages.to_gateway import Sound
 from omnistage.stages.messages.to_stage import Request
 
@@ -233,7 +234,7 @@ def main() -> None:
     program.write_text(AGENTS)
     graph = {**OMNI, "served_model_name": MODEL}
     with (
-        patch("omnistage.server.endpoints.realtime.silero_file", lambda: None),  # for tones
+        patch.object(realtime, "silero_file", lambda: None),  # for tones
         tempfile.TemporaryDirectory() as name,
         running_gateway(Path(name), graph, arena_mb=16) as gateway,
     ):

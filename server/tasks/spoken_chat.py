@@ -1,7 +1,7 @@
 """A chat whose words a speech model speaks that no edge joins to the model that writes them.
 
 Each is a request of its own. The words go to the speech model as they come, as those of a
-WebSocket's client do (server/endpoints/speech_stream.py).
+WebSocket's client do (server/endpoints/audio/speech_stream.py).
 """
 
 import asyncio

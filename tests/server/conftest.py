@@ -8,7 +8,7 @@ from openai import OpenAI
 from support.doors import ONE_SHOT
 from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
 
-from omnistage.server.endpoints import realtime
+from omnistage.server.endpoints.realtime import realtime
 
 
 @pytest.fixture

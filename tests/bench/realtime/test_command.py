@@ -12,7 +12,7 @@ from support.sounds import tone, wav_of
 from typer.testing import CliRunner
 
 from omnistage.server import cli
-from omnistage.server.endpoints import realtime
+from omnistage.server.endpoints.realtime import realtime
 
 QUICK = ["--speech-seconds", "0.3", "--silence-ms", "200", "--seed", "1"]
 runner = CliRunner(env={"COLUMNS": "160"})

@@ -17,12 +17,12 @@ from support.pictures import png
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.memory import GivingBack
-from omnistage.server.endpoints.chat import ChatCompletions
+from omnistage.server.endpoints.audio.speech import SpeechEndpoint
 from omnistage.server.endpoints.gateway import Gateway, make_gateway
-from omnistage.server.endpoints.image_form import ImageForm
-from omnistage.server.endpoints.images import Images
-from omnistage.server.endpoints.speech import SpeechEndpoint
-from omnistage.server.endpoints.text_completions import TextCompletions
+from omnistage.server.endpoints.images.image_form import ImageForm
+from omnistage.server.endpoints.images.images import Images
+from omnistage.server.endpoints.text.chat import ChatCompletions
+from omnistage.server.endpoints.text.text_completions import TextCompletions
 from omnistage.server.http.state import PLACE, RequestState
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime

@@ -22,7 +22,7 @@ from websockets.sync.client import connect
 
 import omnistage.server
 from omnistage.server.common.fields import Refused, RequestFields
-from omnistage.server.endpoints.speech_stream_fields import SessionConfig
+from omnistage.server.endpoints.audio.speech_stream_fields import SessionConfig
 from omnistage.server.responses.schema import (
     NOT_HERE,
     ReasoningOptions,

@@ -12,7 +12,8 @@ from omnistage.server import app
 from omnistage.server.http.keys import Keys, is_guarded
 
 FOLDER = Path(__file__).parents[3] / "server" / "endpoints"
-# What endpoints need; everything else in the folder is one.
+FILES = {path.stem: path for path in FOLDER.rglob("*.py")}
+# What endpoints need; everything else in the rooms is one.
 NOT_ENDPOINTS = {
     "__init__",
     "answers",
@@ -32,13 +33,13 @@ NOT_ENDPOINTS = {
     "speech_stream_fields",
     "video_form",
 }
-ENDPOINTS = sorted({path.stem for path in FOLDER.glob("*.py")} - NOT_ENDPOINTS)
+ENDPOINTS = sorted(FILES.keys() - NOT_ENDPOINTS)
 IDS = ("call_id", "image_id", "response_id", "video_id", "voice_id")
 Json = dict[str, Any]
 
 
 def definitions(name: str) -> list[ast.stmt]:
-    tree = ast.parse((FOLDER / f"{name}.py").read_text())
+    tree = ast.parse(FILES[name].read_text())
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return [node for node in tree.body if isinstance(node, kinds)]
 
@@ -55,7 +56,7 @@ def test_an_endpoint_begins_with_its_routes(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(NOT_ENDPOINTS))
 def test_what_is_no_endpoint_has_no_routes(name: str) -> None:
-    assert "APIRouter" not in (FOLDER / f"{name}.py").read_text()
+    assert "APIRouter" not in FILES[name].read_text()
 
 
 def test_the_app_has_every_endpoint_once() -> None:

@@ -9,7 +9,7 @@ from fastapi import Request as HttpRequest
 from omnistage.server.common.fields import warning_headers
 from omnistage.server.endpoints.examples import video_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.video_form import read_video_form, video_body
+from omnistage.server.endpoints.videos.video_form import read_video_form, video_body
 from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.openapi import described
 from omnistage.server.http.whole_answer import whole_answer

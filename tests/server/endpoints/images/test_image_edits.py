@@ -16,7 +16,7 @@ from support.openai_spec import assert_valid
 from support.pictures import file_of, mask_png, pixels_of, png
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.server.endpoints.image_form import MAX_IMAGES
+from omnistage.server.endpoints.images.image_form import MAX_IMAGES
 from omnistage.server.http.body_limit import MAX_BODY_BYTES
 from omnistage.server.tasks.images.schema import WORDS, EditRequest
 from omnistage.stages.messages.to_stage import Request

@@ -7,7 +7,9 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
 
 from omnistage.server.common.fields import warning_headers
-from omnistage.server.endpoints.client_secret_fields import (
+from omnistage.server.endpoints.examples import beta_examples, secret_examples
+from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.realtime.client_secret_fields import (
     DEFAULT_S,
     BetaRequest,
     BetaSession,
@@ -15,8 +17,6 @@ from omnistage.server.endpoints.client_secret_fields import (
     ClientSecretRequest,
     ExpiresAfter,
 )
-from omnistage.server.endpoints.examples import beta_examples, secret_examples
-from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
 from omnistage.server.http.socket_protocol import REALTIME

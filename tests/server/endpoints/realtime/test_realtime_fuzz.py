@@ -15,7 +15,7 @@ from support.realtime import PATH, Talk, silence, talking, tone
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from omnistage.server.endpoints import realtime
+from omnistage.server.endpoints.realtime import realtime
 
 CLOSES = (1001, 1006, 1008, 1009)
 # Ids are few, so that events meet the same items.

@@ -18,7 +18,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from omnistage.server.endpoints import client_secrets
+from omnistage.server.endpoints.realtime import client_secrets
 from omnistage.server.http.cors import Cors
 from omnistage.server.http.keys import Keys
 from omnistage.server.options import SessionBounds

@@ -17,7 +17,7 @@ from support.sounds import data_url, tone, wav_of
 from support.taken_drawing import TakenDrawing
 from support.waiting import wait_until
 
-from omnistage.server.endpoints.speech import CONTENT_TYPES
+from omnistage.server.endpoints.audio.speech import CONTENT_TYPES
 
 URL = "/v1/audio/generate"
 RATE = 24_000

@@ -5,8 +5,8 @@ from fastapi.responses import PlainTextResponse
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.served import check_makes
-from omnistage.server.endpoints.admin import refuse_without_key
 from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.operation.admin import refuse_without_key
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.keys import LOAD_LORA, UNLOAD_LORA
 from omnistage.server.tasks.command_fields import (

@@ -9,10 +9,10 @@ from fastapi import Request as HttpRequest
 from omnistage.server.common.errors import invalid
 from omnistage.server.common.fields import RequestFields, parse
 from omnistage.server.endpoints.answers import ChatCompletion, Embeddings, TextCompletion
-from omnistage.server.endpoints.chat import ChatCompletions
-from omnistage.server.endpoints.embeddings import EmbeddingAnswers
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.text_completions import TextCompletions
+from omnistage.server.endpoints.text.chat import ChatCompletions
+from omnistage.server.endpoints.text.embeddings import EmbeddingAnswers
+from omnistage.server.endpoints.text.text_completions import TextCompletions
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described
 from omnistage.server.tasks.chat.schema import ChatRequest

@@ -7,8 +7,8 @@ from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 
 from omnistage.server.endpoints.answers import Lists
+from omnistage.server.endpoints.audio.stored_voices import card_of
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.stored_voices import card_of
 from omnistage.server.http.openapi import described, errors
 from omnistage.server.http.state import state_of
 from omnistage.server.runtime.readiness import unavailable

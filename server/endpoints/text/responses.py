@@ -15,7 +15,7 @@ from omnistage.server.common.trace import FIRST_IMAGE, FIRST_TEXT, GATEWAY, curr
 from omnistage.server.endpoints.answers import DeletedResponse, ResponseAnswer, ResponseItems
 from omnistage.server.endpoints.examples import response_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.kept_responses import KeptResponses
+from omnistage.server.endpoints.text.kept_responses import KeptResponses
 from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples

@@ -10,9 +10,9 @@ from starlette.types import Scope
 from omnistage.server.common.deadline import due_at, loop_time_in
 from omnistage.server.common.errors import ApiError, internal_error
 from omnistage.server.common.trace import FIRST_AUDIO, GATEWAY
+from omnistage.server.endpoints.audio.speech_stream_events import SpeechEvents
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.socket_answers import answered, new_answer
-from omnistage.server.endpoints.speech_stream_events import SpeechEvents
 from omnistage.server.http.socket_protocol import SPEECH_STREAM
 from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState, state_of

@@ -13,7 +13,7 @@ from support.cascade import CASCADE, SPEECH
 from support.gateway import MODEL, RunningGateway, running_gateway
 from support.realtime import Talk, silence, talking, tone
 
-from omnistage.server.endpoints import realtime
+from omnistage.server.endpoints.realtime import realtime
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

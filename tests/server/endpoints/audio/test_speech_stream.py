@@ -25,7 +25,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from omnistage.server.endpoints import speech_stream, speech_stream_events
+from omnistage.server.endpoints.audio import speech_stream, speech_stream_events
 from omnistage.server.http.cors import Cors
 from omnistage.server.http.keys import Keys
 from omnistage.server.http.socket_life import NORMAL, POLICY, RESTART
@@ -772,7 +772,7 @@ def test_a_text_that_does_not_end_gets_an_error_when_the_server_stops(tmp_path: 
 
 
 def test_the_documented_example_prints_what_it_should(piecewise: RunningGateway) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "api.md").read_text(encoding="utf-8")
     section = page.partition(f"## WebSocket {PATH}\n")[2].partition("\n## ")[0]
     (example,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     program = example.replace("ws://localhost:8000", piecewise.url.replace("http", "ws", 1))

@@ -24,7 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from omnistage.server.endpoints import realtime
+from omnistage.server.endpoints.realtime import realtime
 from omnistage.server.http.keys import Keys
 from omnistage.server.media import containers, sound
 from omnistage.server.media.sound import RawAudio

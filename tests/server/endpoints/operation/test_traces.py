@@ -11,7 +11,7 @@ from support.chats import TEXT, URL
 from support.gateway import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.common.errors import ApiError
-from omnistage.server.endpoints.traces import refuse_others
+from omnistage.server.endpoints.operation.traces import refuse_others
 from omnistage.server.http.keys import Keys
 
 

@@ -12,10 +12,10 @@ from starlette.types import Receive, Scope, Send
 from omnistage.server.common.deadline import due_at, loop_time_in
 from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.common.fields import parse, warning_headers
+from omnistage.server.endpoints.audio.speech_stream_answers import SpokenAnswers
+from omnistage.server.endpoints.audio.speech_stream_events import SpeechEvents, event_of
+from omnistage.server.endpoints.audio.speech_stream_fields import SessionConfig
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.speech_stream_answers import SpokenAnswers
-from omnistage.server.endpoints.speech_stream_events import SpeechEvents, event_of
-from omnistage.server.endpoints.speech_stream_fields import SessionConfig
 from omnistage.server.http.bearer import KEY_PROTOCOL
 from omnistage.server.http.caller import MAX_LOOP_BYTES
 from omnistage.server.http.outbox import Outbox

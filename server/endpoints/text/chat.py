@@ -7,10 +7,10 @@ from fastapi import Request as HttpRequest
 
 from omnistage.server.common.fields import warning_headers
 from omnistage.server.endpoints.answers import ChatCompletion
-from omnistage.server.endpoints.chat_chunks import ChatChunks
 from omnistage.server.endpoints.examples import chat_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.image_chat import ImageChat
+from omnistage.server.endpoints.text.chat_chunks import ChatChunks
+from omnistage.server.endpoints.text.image_chat import ImageChat
 from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples

@@ -10,7 +10,12 @@ from omnistage.server.common.served import check_model
 from omnistage.server.endpoints.answers import ImagesAnswer
 from omnistage.server.endpoints.examples import edit_examples, image_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.image_form import EDITS, ImageForm, edit_body, generation_body
+from omnistage.server.endpoints.images.image_form import (
+    EDITS,
+    ImageForm,
+    edit_body,
+    generation_body,
+)
 from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.openapi import EVENTS, described
 from omnistage.server.http.sse import NamedEventStream
