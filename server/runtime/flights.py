@@ -24,6 +24,7 @@ from omnistage.stages.messages.to_gateway import (
     InputTokens,
     Marks,
     OfRequest,
+    Queued,
     output_name,
 )
 
@@ -290,7 +291,7 @@ class Flights:
                 flight.num_tokens_in += message.num_tokens
                 yield InputTokensOutput(message.num_tokens)
                 continue
-            assert not isinstance(message, Marks), "marks are noted when they come"
+            assert not isinstance(message, Marks | Queued), "noted when they come"
             name = output_name(message)
             if name in flight.unfinished:
                 if chunk.last:
@@ -341,6 +342,9 @@ class Flights:
             link.grant(chunk.request_id)
             for event, at_ns in message.events.items():
                 flight.trace.timeline.mark(link.name, event, at_ns)
+        elif isinstance(message, Queued):
+            link.grant(chunk.request_id)
+            flight.postpone(self._now(), self._graph.deadlines)
         else:
             flight.has_heard = True
             if chunk.last:

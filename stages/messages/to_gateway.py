@@ -205,6 +205,10 @@ class Marks(Message, frozen=True):
     events: dict[str, int]
 
 
+class Queued(Message, frozen=True):
+    """The request waits for memory of others that get on: nothing of it is late."""
+
+
 class Embedding(Message, frozen=True):
     """The vector of one input: tensor `vector`, float32 [size]; `num_tokens` of the input."""
 
@@ -232,7 +236,7 @@ class InputTokens(Message, frozen=True):
 
 Output = TextDelta | TranscriptDelta | Sound | ImagePixels | Step | Embedding | Tokenized
 OfItself = Ready | Status | Alive | Compiling | Metrics
-OfRequest = Output | InputTokens | Failed | Marks
+OfRequest = Output | InputTokens | Failed | Marks | Queued
 ToGateway = OfItself | CommandResult | OfRequest
 TO_GATEWAY: Messages[ToGateway] = Messages(
     Ready,
@@ -251,6 +255,7 @@ TO_GATEWAY: Messages[ToGateway] = Messages(
     InputTokens,
     Failed,
     Marks,
+    Queued,
 )
 
 

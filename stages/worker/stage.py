@@ -15,7 +15,14 @@ from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.replicas import stage_of
 from omnistage.stages.messages.edge import Edge, NothingToSay, Open, Waits
-from omnistage.stages.messages.to_gateway import Failed, InputTokens, Marks, Output, Ready
+from omnistage.stages.messages.to_gateway import (
+    Failed,
+    InputTokens,
+    Marks,
+    Output,
+    Queued,
+    Ready,
+)
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.coming_media import Received
 from omnistage.stages.worker.ports import Port
@@ -255,6 +262,10 @@ class StagePorts:
         """Say how many tokens the given text has."""
         self._send(request_id, InputTokens(num_tokens))
 
+    def send_queued(self, request_id: str) -> None:
+        """Have the gateway wait on: the request has its whole time once others have ended."""
+        self._send(request_id, Queued())
+
     def send_failure(self, request_id: str, failed: Failed) -> None:
         """End the request with an error."""
         self.send_marks(request_id)
@@ -263,7 +274,7 @@ class StagePorts:
     def _send(
         self,
         request_id: str,
-        message: Output | InputTokens | Failed | Marks,
+        message: Output | InputTokens | Failed | Marks | Queued,
         tensors: Mapping[str, Tensor] | None = None,
         last: bool = False,
     ) -> None:

@@ -31,14 +31,15 @@ class Watch:
 
     async def sees(self, event: asyncio.Event) -> bool:
         """Wait for an event; returns whether it was set before the next input is overdue."""
-        while not event.is_set() and not self._is_overdue:
+        while not event.is_set() and not self.is_overdue:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._due_at + self._standstills.total_s):
                     await event.wait()
         return event.is_set()
 
     @property
-    def _is_overdue(self) -> bool:
+    def is_overdue(self) -> bool:
+        """Returns whether the next input should be here."""
         now = asyncio.get_running_loop().time()
         return now >= self._due_at + self._standstills.total_s
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
 from omnistage.stages.messages.edge import Edge, Ids, KeysAndValues, Rows
 from omnistage.stages.worker.ledger import Held, Ledger
 from omnistage.stages.worker.stage import StagePorts
-from omnistage.stages.worker.watch import overdue
+from omnistage.stages.worker.watch import Watch, overdue
 
 
 class ComingArguments:
@@ -92,13 +93,16 @@ class Upstream:
         self._waiting: dict[str, tuple[ComingArguments, asyncio.Event]] = {}
         self._kv: dict[str, ComingKv] = {}
         self._room = KvRoom(kv_bytes_of(ports), self._count)
+        deadlines = ports.deadlines
+        self._quiet_s = min(deadlines.first_chunk_s, deadlines.next_chunk_s) / 8
 
     async def all_of(
         self, request_id: str, to_come: ArgumentsToCome, device: torch.device
     ) -> ComingArguments:
         """All that was announced; RequestError when it does not come in time.
 
-        Keys and values are on the device; they hold memory until `release`.
+        Keys and values are on the device; they hold memory until `release`. Nothing is late of what
+        waits for memory that others hold: the gateway is told, since it sees no step meanwhile.
         """
         has_come = asyncio.Event()
         kv = self._kv[request_id] = ComingKv(to_come.kv, self._room, device, has_come.set)
@@ -109,10 +113,7 @@ class Upstream:
         try:
             while not coming.is_complete:
                 has_come.clear()
-                if kv.is_waiting:
-                    await has_come.wait()
-                elif not await watch.sees(has_come):
-                    raise overdue(self._ports.source, self._ports.name)
+                await self._sees(request_id, has_come, watch)
                 if kv.error is not None:
                     raise kv.error
                 watch.restart()
@@ -120,6 +121,29 @@ class Upstream:
             del self._waiting[request_id]
             self._count()
         return coming
+
+    async def _sees(self, request_id: str, has_come: asyncio.Event, watch: Watch) -> None:
+        """Wait for the next part; RequestError when it is overdue."""
+        while not has_come.is_set():
+            if self._is_held_up(request_id):
+                self._ports.send_queued(request_id)
+                watch.restart()
+            elif watch.is_overdue:
+                raise overdue(self._ports.source, self._ports.name)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._quiet_s):
+                    await watch.sees(has_come)
+
+    def _is_held_up(self, request_id: str) -> bool:
+        """Returns whether others are the reason that no part of a request comes.
+
+        It waits for room itself; or others do, and fill the engine upstream, whose blocks hold
+        what has not left. These get on as long as one that has all of its own will give room back.
+        """
+        if self._kv[request_id].is_waiting:
+            return True
+        holds_room = (one for one, kv in self._kv.items() if kv.tensors)
+        return self._room.is_awaited and any(one not in self._waiting for one in holds_room)
 
     def release(self, request_id: str) -> None:
         """A request is over: the memory of its keys and values is for others."""

@@ -53,6 +53,11 @@ class KvRoom:
         self._waiting = deque(one for one in self._waiting if one[1] != begin)
         self._give()
 
+    @property
+    def is_awaited(self) -> bool:
+        """Returns whether a request waits for room."""
+        return bool(self._waiting)
+
     def _give(self) -> None:
         while self._waiting and self.num_taken + self._waiting[0][0] <= self.num_bytes:
             num_bytes, begin = self._waiting.popleft()

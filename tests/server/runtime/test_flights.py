@@ -18,11 +18,13 @@ from support.gateway import OMNI, RunningGateway, SharedConnector, outputs_of, r
 from support.hanging_up import hang_up
 from support.waiting import until, wait_until
 
+from omnistage.connectors.chunk import Chunk
 from omnistage.server.common.trace import GATEWAY, RECEIVED
 from omnistage.server.runtime.flight import Flight
 from omnistage.server.runtime.request import TextOutput
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.to_gateway import Queued
 
 NUM_AT_ONCE = 8
 
@@ -201,6 +203,30 @@ async def test_a_stage_is_not_overdue_for_the_time_that_its_client_took(tmp_path
                 await asyncio.sleep(1.2)
             for _ in range(100):
                 await anext(slow)
+
+
+async def test_who_waits_for_others_in_a_stage_has_its_whole_time_afterwards(
+    running: tuple[Runtime, FakeGraph],
+) -> None:
+    runtime, stages = running
+    stage = stages.stages["thinker"]
+    request = request_of("hang", "text")
+    with runtime.flights.admit(request.outputs) as ticket:
+        outputs = ticket.run(request)
+        await until(lambda: request.id in stages.running)
+        (flight,) = ticket.flights
+        credit = stage.outputs.credit(request.id)
+
+        def is_later(than: float) -> bool:
+            return flight.deadlines["text"] > than
+
+        for _ in range(credit + 1):
+            due_at = flight.deadlines["text"]
+            stage.outputs.send(Chunk(request.id, Queued()))
+            await until(partial(is_later, due_at))
+        assert flight.may_go_again  # nothing of it has come
+        assert stage.outputs.credit(request.id) == credit
+    await outputs.aclose()
 
 
 async def test_many_cancels_leak_no_credit(running: tuple[Runtime, FakeGraph]) -> None:

@@ -78,6 +78,7 @@ SAID: list[tuple[Messages[Any], Message]] = [
         to_gateway.TO_GATEWAY,
         to_gateway.Ready(speech=to_gateway.Speech(["english"], True, max_text=9)),
     ),
+    (to_gateway.TO_GATEWAY, to_gateway.Queued()),
     (to_gateway.TO_GATEWAY, to_gateway.Marks({"first_token": 1 << 60})),
     (edge.EDGE, edge.Open(REQUEST.with_body(None))),
     (edge.EDGE, edge.Open(REQUEST.with_body(REQUEST.image))),

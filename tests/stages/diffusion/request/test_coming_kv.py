@@ -15,6 +15,7 @@ from omnistage.stages.diffusion.request.coming_kv import kv_bytes_of
 from omnistage.stages.messages.arguments import ArgumentsToCome, KvToCome
 from omnistage.stages.messages.edge import EDGE, KeysAndValues
 from omnistage.stages.messages.edge import Edge as Message
+from omnistage.stages.messages.to_gateway import TO_GATEWAY, Queued
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.stage import StagePorts
@@ -46,6 +47,7 @@ class Edge:
         self.sender = connector.sender("ar.dit.rows")
         self.receiver = connector.receiver("ar.dit.rows", EDGE)
         self._outputs = connector.sender("dit.gateway")
+        self._gateway = connector.receiver("dit.gateway", TO_GATEWAY)
         options = {"kv_gib": num_bytes / (1 << 30)}
         ports = StagePorts("dit", "a", {}, options, self._outputs, source="ar")
         ports.source_kind = "qwen_image.text_encoder"
@@ -66,8 +68,20 @@ class Edge:
             assert received is not None
             self.upstream.receive(self.receiver, received)
 
+    def queued(self) -> set[str]:
+        """The requests of which the gateway was told since that they wait for others."""
+        self._outputs.flush()
+        told = set()
+        while (chunk := self._gateway.receive()) is not None:
+            assert isinstance(chunk.message, Queued)
+            self._gateway.grant(chunk.request_id)
+            self._outputs.flush()
+            told.add(chunk.request_id)
+        return told
+
     def close(self) -> None:
-        for end in (self.sender, self.receiver, self._outputs, self._ledger, self.upstream):
+        ends = self.sender, self.receiver, self._gateway, self._outputs, self._ledger, self.upstream
+        for end in ends:
             end.close()
 
 
@@ -79,8 +93,10 @@ def edge(tmp_path: Path) -> Iterator[Edge]:
 
 
 async def pass_time(seconds: float) -> None:
-    """Set the loop's clock forward, and run what is due then."""
+    """Run what can run, then set the loop's clock forward, and run what is due then."""
     loop = asyncio.get_running_loop()
+    for _ in range(10):
+        await asyncio.sleep(0)
     before = loop.time
     loop.time = lambda: before() + seconds  # type: ignore[method-assign]
     for _ in range(10):
@@ -119,6 +135,7 @@ async def test_who_waits_for_room_holds_its_credit_and_is_not_overdue(edge: Edge
     assert credit(edge, "b") == 0
     for _ in range(3):
         await pass_time(2 * LIMIT_S)
+        assert edge.queued() == {"b"}  # it would be late there as well
     assert not second.done()
     assert edge.held == {"late_inputs": 1, "kv_bytes": NUM_BYTES}
     edge.upstream.release("a")
@@ -128,6 +145,53 @@ async def test_who_waits_for_room_holds_its_credit_and_is_not_overdue(edge: Edge
     assert all(map(torch.equal, got, KV["contexts"]))
     edge.upstream.release("b")
     assert edge.held == {}
+
+
+async def test_who_has_room_or_waits_for_nobody_is_not_reported_as_queued(edge: Edge) -> None:
+    first = asyncio.create_task(edge.upstream.all_of("a", TO_COME, CPU))
+    await asyncio.sleep(0)
+    edge.send(*PARTS[:2])
+    await pass_time(LIMIT_S / 2)
+    assert edge.queued() == set()
+    await pass_time(LIMIT_S)
+    assert first.done()
+    with pytest.raises(RequestError, match="ar -> dit: the next chunk of stage ar"):
+        await first
+    edge.upstream.release("a")
+
+
+async def test_who_waits_behind_a_full_engine_is_not_late_while_others_draw(edge: Edge) -> None:
+    """The engine upstream computes nothing of it: its blocks hold what waits for room here."""
+    tasks = [asyncio.create_task(edge.upstream.all_of(one, TO_COME, CPU)) for one in "abc"]
+    await asyncio.sleep(0)
+    edge.send(*PARTS, part(0, 0, 5, "b"))
+    await tasks[0]
+    for _ in range(3):
+        await pass_time(2 * LIMIT_S)
+        assert edge.queued() == {"b", "c"}
+    edge.upstream.release("a")
+    edge.send(part(1, 0, 3, "b"))
+    await tasks[1]
+    await pass_time(LIMIT_S / 2)
+    assert edge.queued() == set()
+    await pass_time(LIMIT_S)  # nobody waits for room: nothing excuses that it does not come
+    assert tasks[2].done()
+    with pytest.raises(RequestError, match="ar -> dit: the next chunk of stage ar"):
+        await tasks[2]
+
+
+async def test_who_has_room_and_is_not_complete_is_late_though_others_wait(edge: Edge) -> None:
+    """It waits for blocks, perhaps, that those hold who wait for its room: else all would stay."""
+    tasks = [asyncio.create_task(edge.upstream.all_of(one, TO_COME, CPU)) for one in "ab"]
+    await asyncio.sleep(0)
+    edge.send(PARTS[0], part(0, 0, 5, "b"))
+    await pass_time(2 * LIMIT_S)
+    assert tasks[0].done()
+    with pytest.raises(RequestError, match="ar -> dit: the next chunk of stage ar"):
+        await tasks[0]
+    edge.upstream.release("a")
+    edge.send(part(1, 0, 3, "b"))
+    await tasks[1]
 
 
 async def test_a_request_that_is_cancelled_leaves_its_place_to_the_next(edge: Edge) -> None:
