@@ -152,7 +152,7 @@ class Feed:
 
 
 @pytest.fixture
-def feed(tmp_path: Path) -> Iterator[Feed]:
+def feed(tmp_path: Path, clock: Clock) -> Iterator[Feed]:
     feed = Feed(tmp_path)
     yield feed
     feed.sender.close()
