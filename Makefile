@@ -85,28 +85,28 @@ browser: venv
 	$(BIN)/python -m pytest tests/e2e/test_browser.py $(ARGS)
 
 exact: venv
-	PYTHONPATH=tests $(BIN)/python tools/exact.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu/exact.py $(ARGS)
 
 gpu: venv
-	PYTHONPATH=tests $(BIN)/python tools/gpu.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu/gpu.py $(ARGS)
 
 overlap: venv
-	PYTHONPATH=tests $(BIN)/python tools/overlap.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu/overlap.py $(ARGS)
 
 turns: venv
-	PYTHONPATH=tests $(BIN)/python tools/turns.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu/turns.py $(ARGS)
 
 # Sleep, wake and other weights on one GPU, in some minutes; ARGS="--tiny" on a CPU.
 gpu-commands: venv
-	PYTHONPATH=tests $(BIN)/python tools/gpu_commands.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu/gpu_commands.py $(ARGS)
 
 # What a text stage compiles for requests once it is ready, on one GPU in five minutes; ARGS="--eager yes".
 gpu-compiles: venv
-	PYTHONPATH=tests $(BIN)/python tools/gpu_compiles.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu/gpu_compiles.py $(ARGS)
 
 # Qwen3-TTS at its real size on one GPU; ARGS="--tiny --rates 2 --levels 2 --streams 2" on a CPU.
 gpu-speech: venv
-	PYTHONPATH=tests $(BIN)/python tools/gpu_speech.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu/gpu_speech.py $(ARGS)
 
 # The tests that need a GPU, which CI does not run. ARGS="--co": their list.
 gpu-tests: venv
@@ -115,7 +115,7 @@ gpu-tests: venv
 # A quantized thinker beside one in bfloat16 on one GPU; on a CPU the tiny one in bfloat16 beside float32.
 # ARGS="--model DIR --other '{quantization: fp8}' --other '{kv_cache_dtype: fp8}'": each of them beside the model's own.
 thinker-error: venv
-	PYTHONPATH=tests $(BIN)/python tools/thinker_error.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu/thinker_error.py $(ARGS)
 
 # What a talker's step costs on the host, without a model; ARGS="--requests 64 --steps 400".
 host: venv
@@ -123,7 +123,7 @@ host: venv
 
 # A picture model over several GPUs against one; ARGS="--model DIR --ways guidance,ulysses,ring,tensor,shard", or "--tiny" on a CPU.
 gpu-ranks: venv
-	PYTHONPATH=tests $(BIN)/python tools/gpu_ranks.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu/gpu_ranks.py $(ARGS)
 
 # Two Ray nodes on this machine: the tiny Qwen3-Omni across them, and a node that is killed.
 nodes: venv
@@ -134,7 +134,7 @@ kv-speed: venv
 	PYTHONPATH=tests $(BIN)/python tools/kv_speed.py $(ARGS)
 
 image-speed: venv
-	$(BIN)/python tools/image_speed.py $(ARGS)
+	$(BIN)/python tools/gpu/image_speed.py $(ARGS)
 
 # Two servers of a tiny model behind HAProxy, which must be installed, with kills under load. ARGS="--fake": stages without models.
 balancer: venv
@@ -187,7 +187,7 @@ realtime-load: venv
 
 # Sessions of Qwen3-Omni at its real size on one GPU, compared with chats first; ARGS="--tiny --levels 1x2 --speech-seconds 1" on a CPU.
 realtime-speed: venv
-	PYTHONPATH=tests $(BIN)/python tools/realtime_speed.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu/realtime_speed.py $(ARGS)
 
 # Voice clients of the Realtime API as they are; node and npm are needed.
 REALTIME := .venv-realtime

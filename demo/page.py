@@ -6,10 +6,11 @@ from typing import Any
 
 import gradio as gr
 
-from omnistage.demo import chat_tab, picture_tabs, sound_tabs, talk, video_tab
+from omnistage.demo import talk
 from omnistage.demo.backend import Backend, dead_html, status_html
 from omnistage.demo.failure import FAILURES
 from omnistage.demo.offer import MODES, ModelOffer, learn
+from omnistage.demo.tabs import chat_tab, picture_tabs, sound_tabs, video_tab
 
 TITLE = "omnistage"
 TABS = {

@@ -14,13 +14,13 @@ from typer.models import OptionInfo
 
 from omnistage.server.media.decode_room import NUM_BYTES
 from omnistage.server.runtime.flights import MAX_REQUESTS
-from omnistage.server.runtime.mps_daemon import Mps
+from omnistage.server.runtime.processes.mps_daemon import Mps
 from omnistage.server.telemetry.logs import LogFormat, LogLevel
 from omnistage.stage_configs.json_types import Json, JsonMap
 
 if TYPE_CHECKING:
-    from omnistage.server.http.cors import Cors
-    from omnistage.server.http.keys import Keys
+    from omnistage.server.http.access.cors import Cors
+    from omnistage.server.http.access.keys import Keys
 
 LISTEN, LIMITS, MEDIA = "Address", "Keys and limits", "Media"
 STAGES, WEB, LOGS = "Stages and GPUs", "Browsers and TLS", "Logs, traces, profiles"
@@ -266,7 +266,7 @@ class CallNetwork:
 
 
 def _no_keys() -> "Keys":
-    from omnistage.server.http.keys import NO_KEYS
+    from omnistage.server.http.access.keys import NO_KEYS
 
     return NO_KEYS
 

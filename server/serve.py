@@ -17,15 +17,15 @@ from rich.console import Console
 from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
-from omnistage.server.http.head_limit import MAX_HEAD_BYTES
-from omnistage.server.http.http_protocol import GATEWAY_PROTOCOL
-from omnistage.server.http.socket_protocol import SOCKETS, GatewaySocket
+from omnistage.server.http.protocol.head_limit import MAX_HEAD_BYTES
+from omnistage.server.http.protocol.http_protocol import GATEWAY_PROTOCOL
+from omnistage.server.http.protocol.socket_protocol import SOCKETS, GatewaySocket
 from omnistage.server.options import GatewayOptions, Tls
 from omnistage.server.placement.placing import PlacementError, Placing, placing_of
 from omnistage.server.runtime.fleet import StageDied
-from omnistage.server.runtime.loading import show_loading
-from omnistage.server.runtime.mps_daemon import end_daemon, mps_daemon
-from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.processes.loading import show_loading
+from omnistage.server.runtime.processes.mps_daemon import end_daemon, mps_daemon
+from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.telemetry.logs import LogFormat, configure_logging, log_environment

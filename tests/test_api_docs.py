@@ -17,7 +17,7 @@ from support.snippets import SERVER, send
 from support.sounds import tone, wav_of
 
 from omnistage.server.app import build_app
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.server.options import GatewayOptions
 
 PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")

@@ -62,7 +62,13 @@ ROOMS: Table = {
 # The doors read the options, which are above what they are options of.
 OPTIONS_READ_BY = ("realtime", "endpoints", "offline")
 # The rooms of the tasks; the tasks beside them put them together.
-TASKS: Table = {"chat": (), "images": ("chat",), "speech": (), "videos": ("chat", "images")}
+TASKS: Table = {
+    "chat": (),
+    "images": ("chat",),
+    "speech": ("chat",),
+    "transcripts": ("chat",),
+    "videos": ("chat", "images"),
+}
 # The rooms of the diffusion stage; `stage` puts them together.
 DIFFUSION: Table = {
     "profiles": (),
@@ -123,16 +129,7 @@ BESIDE: Table = {
             "video_jobs",
             "video_sources",
         ),
-        *("transcription", "transcription_fields", "transcript", "speech_fields", "utterance"),
-        *(
-            "completion_fields",
-            "embeddings",
-            "tokens",
-            "token_fields",
-            "voice_fields",
-            "commands",
-            "command_fields",
-        ),
+        *("transcription", "embeddings", "tokens", "token_fields", "commands", "command_fields"),
         *("pieces", "recordings", "service"),
     ),
     "stages": ("cpu_shim", "dummy_weights"),

@@ -10,7 +10,7 @@ from typer.main import get_command
 from omnistage.server import cli
 from omnistage.server.common.outcome import Outcome
 from omnistage.server.common.trace import ENDED, FIRST_AUDIO, FIRST_TEXT, GATEWAY, RECEIVED, Trace
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.server.telemetry.follow import line_of
 
 TEXT = (Path(__file__).parent.parent / "docs" / "tracing.md").read_text()

@@ -20,7 +20,7 @@ from support.kv_layers import Layer, side_by_side, transposed
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver
 from omnistage.connectors.sweep import make_run_directory
-from omnistage.stages.diffusion.request.coming_kv import ComingKv, KvRoom
+from omnistage.stages.diffusion.request.upstream.coming_kv import ComingKv, KvRoom
 from omnistage.stages.messages.arguments import KvToCome
 from omnistage.stages.messages.edge import EDGE, Edge, KeysAndValues
 from omnistage.stages.vllm.kv.cached_kv import CachedKv

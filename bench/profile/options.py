@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from omnistage.bench.options import check_place
+from omnistage.bench.commands.options import check_place
 from omnistage.bench.profile.admin import Admin, read_key
 from omnistage.bench.profile.session import Profiling
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omnistage.bench.client import ServerError
-from omnistage.bench.outcome import warn
+from omnistage.bench.commands.outcome import warn
 from omnistage.bench.profile.admin import BUSY, SERVE_WITH, Admin, Refused, StoppedProfile
 from omnistage.bench.profile.figures import Profile, Recorded, profile_of
 from omnistage.bench.profile.merge import MergedTrace

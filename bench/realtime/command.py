@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from omnistage.bench.command import MAX_SEED
-from omnistage.bench.options import check_place, command_line, numbers, read_object
-from omnistage.bench.outcome import keep, outcome
-from omnistage.bench.typed_options import ApiKey, JsonFile, Model, Timeout, Url
+from omnistage.bench.commands.command import MAX_SEED
+from omnistage.bench.commands.options import check_place, command_line, numbers, read_object
+from omnistage.bench.commands.outcome import keep, outcome
+from omnistage.bench.commands.typed_options import ApiKey, JsonFile, Model, Timeout, Url
 
 if TYPE_CHECKING:
     from omnistage.bench.metrics import Summary

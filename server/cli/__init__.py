@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from omnistage.bench.command import serve as bench_serve
-from omnistage.bench.images_command import images as bench_images
+from omnistage.bench.commands.command import serve as bench_serve
+from omnistage.bench.commands.images_command import images as bench_images
+from omnistage.bench.commands.speech_command import speech as bench_speech
 from omnistage.bench.realtime.command import realtime as bench_realtime
-from omnistage.bench.speech_command import speech as bench_speech
 from omnistage.server.cli.bench_connectors import connectors
 from omnistage.server.cli.benches import Benches
 from omnistage.server.cli.check import check

@@ -13,9 +13,9 @@ from omnistage.server.cli.changes import (
     StageChanges,
     changes_of,
 )
-from omnistage.server.cli.drawing import mermaid
 from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.plan import print_plan
+from omnistage.server.cli.planning.drawing import mermaid
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.pick import offered
 

@@ -17,8 +17,8 @@ from omnistage.server.cli.serving.machine import (
 from omnistage.server.cli.serving.options import ServeOptions
 from omnistage.server.cli.serving.with_options import with_serve_options
 from omnistage.server.options import GatewayOptions
-from omnistage.server.runtime.mps_daemon import MpsError
-from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.processes.mps_daemon import MpsError
+from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.telemetry.logs import log_environment
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
@@ -111,7 +111,7 @@ def gateway_options(typed: ServeOptions) -> GatewayOptions:
         root_path_of,
         tls_of,
     )
-    from omnistage.server.http.keys import Keys
+    from omnistage.server.http.access.keys import Keys
 
     try:
         keys = Keys.read(typed.api_key or (), typed.api_key_file)

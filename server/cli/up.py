@@ -9,9 +9,9 @@ import typer
 from omnistage.server.cli.demo import PORT, listening_at
 from omnistage.server.cli.graphs import warn
 from omnistage.server.cli.guard import HIGHEST_PORT
-from omnistage.server.cli.page_process import PageProcess, missing_page
 from omnistage.server.cli.serve import serve_typed
 from omnistage.server.cli.serving.options import ServeOptions
+from omnistage.server.cli.serving.page_process import PageProcess, missing_page
 from omnistage.server.cli.serving.with_options import with_serve_options
 from omnistage.stage_configs.embedded import DEFAULT
 
@@ -69,7 +69,7 @@ def page_beside(options: ServeOptions, port: int) -> "PageAt | None":
 
 def first_key(options: ServeOptions) -> str | None:
     """Returns a key of the server for the page; None if it needs none, or has none to be read."""
-    from omnistage.server.http.keys import lines_of
+    from omnistage.server.http.access.keys import lines_of
 
     file = options.api_key_file
     keys = [*(options.api_key or ()), *(lines_of(file) if file is not None else ())]

@@ -17,7 +17,7 @@ from omnistage.server.cli.changes import (
 from omnistage.server.cli.graphs import fail, resolve
 from omnistage.server.cli.serving.machine import check_machine
 from omnistage.server.cli.serving.options import LoadFormat
-from omnistage.server.runtime.mps_daemon import Mps
+from omnistage.server.runtime.processes.mps_daemon import Mps
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
 

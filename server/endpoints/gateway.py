@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from omnistage.server.common.memory import GivingBack
 from omnistage.server.endpoints.counters import RequestCounters
-from omnistage.server.http.temporary_keys import TemporaryKeys
+from omnistage.server.http.access.temporary_keys import TemporaryKeys
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder

@@ -18,9 +18,9 @@ from omnistage.server.common.errors import invalid
 from omnistage.server.media.blocks import check_blocks
 from omnistage.server.media.containers import decoded, first_stream, too_long
 from omnistage.server.media.decode_room import DecodeRoom
-from omnistage.server.media.frames import film_of, scan_of
 from omnistage.server.media.images import File, image_bytes, read_images, read_mask
 from omnistage.server.media.incoming import BASE_BYTES, BYTES_PER_FRAME_PIXEL, in_pieces
+from omnistage.server.media.video.frames import film_of, scan_of
 from omnistage.server.runtime.media_input import Piece
 from omnistage.stages.messages.body import GivenMedium
 from omnistage.stages.messages.to_gateway import Reading

@@ -15,10 +15,10 @@ import numpy.typing as npt
 from omnistage.connectors.chunk import Tensor
 from omnistage.server.common.errors import ApiError
 from omnistage.server.media.decode_room import DecodeRoom
-from omnistage.server.media.frames import film_of, scan_of, video_pixels
 from omnistage.server.media.medium import Medium
 from omnistage.server.media.sound import RawAudio, SoundTrack
-from omnistage.server.media.watching import FrameChooser
+from omnistage.server.media.video.frames import film_of, scan_of, video_pixels
+from omnistage.server.media.video.watching import FrameChooser
 from omnistage.server.runtime.media_input import Piece
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import MediumKind, MediumPiece

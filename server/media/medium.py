@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omnistage.server.media.sound import RawAudio
-from omnistage.server.media.watching import AS_IT_IS, Watching
+from omnistage.server.media.video.watching import AS_IT_IS, Watching
 
 Message = Mapping[str, Any]
 

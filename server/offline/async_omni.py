@@ -28,7 +28,7 @@ from omnistage.server.offline.pictures import pictures, several
 from omnistage.server.offline.sounds import speech, transcript
 from omnistage.server.offline.videos import generated_audio, video
 from omnistage.server.options import RunKeywords, given_fields
-from omnistage.server.runtime.channels import MakeConnector
+from omnistage.server.runtime.processes.channels import MakeConnector
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.tasks.command_fields import (
     AddLora,
@@ -39,7 +39,7 @@ from omnistage.server.tasks.command_fields import (
     Wake,
 )
 from omnistage.server.tasks.pieces import Answer
-from omnistage.server.tasks.transcription_fields import (
+from omnistage.server.tasks.transcripts.transcription_fields import (
     TranscriptionRequest,
     TranslationRequest,
 )

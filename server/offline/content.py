@@ -24,8 +24,8 @@ from omnistage.server.media.colours import as_png_has
 from omnistage.server.media.image_load import Source
 from omnistage.server.media.images import File
 from omnistage.server.media.medium import Medium
-from omnistage.server.media.mp4 import MAX_DENOMINATOR
 from omnistage.server.media.parts import checked_part
+from omnistage.server.media.video.mp4 import MAX_DENOMINATOR
 from omnistage.server.tasks.pieces import png_of
 from omnistage.server.tasks.recordings import Audio, Video
 from omnistage.server.tasks.videos.schema import MAX_FPS

@@ -32,11 +32,11 @@ from omnistage.server.media.load import MediaLoader
 from omnistage.server.offline.errors import Closed, StartFailed, as_ours
 from omnistage.server.offline.options import GraphChoice, OfflineOptions, check_machine
 from omnistage.server.placement.placing import PlacementError, placing_of
-from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.fleet import StageDied
-from omnistage.server.runtime.loading import show_loading
-from omnistage.server.runtime.mps_daemon import MpsError, end_daemon, mps_daemon
-from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.processes.channels import MakeConnector
+from omnistage.server.runtime.processes.loading import show_loading
+from omnistage.server.runtime.processes.mps_daemon import MpsError, end_daemon, mps_daemon
+from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.tasks.commands import StageCommands

@@ -14,7 +14,7 @@ from omnistage.server.offline.commands import Asleep
 from omnistage.server.offline.errors import OmniError
 from omnistage.server.offline.loop_thread import LoopThread
 from omnistage.server.offline.many import Prompt
-from omnistage.server.runtime.channels import MakeConnector
+from omnistage.server.runtime.processes.channels import MakeConnector
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.tasks.pieces import Answer
 from omnistage.stage_configs.graph import StageGraph

@@ -9,10 +9,10 @@ from omnistage.server.offline.content import file_of
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.fields import said, warn_of
 from omnistage.server.tasks.service import LocalCaller
-from omnistage.server.tasks.speech_fields import SpeechRequest
+from omnistage.server.tasks.speech.speech_fields import SpeechRequest
 from omnistage.server.tasks.speech_task import answer_speech
 from omnistage.server.tasks.transcription import answer_transcription, check_hears
-from omnistage.server.tasks.transcription_fields import AudioRequest, request_of
+from omnistage.server.tasks.transcripts.transcription_fields import AudioRequest, request_of
 
 
 async def speech(engine: Engine, fields: Mapping[str, object]) -> Pieces:

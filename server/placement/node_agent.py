@@ -20,9 +20,9 @@ from omnistage.connectors.tcp.orders import LinkSettings
 from omnistage.server.placement.agent import Line, News, Node, NodeHalf
 from omnistage.server.placement.janitor import start_janitor
 from omnistage.server.placement.own_link import OwnLink
-from omnistage.server.runtime.channels import Channels
-from omnistage.server.runtime.mps_daemon import end_daemon
-from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.processes.channels import Channels
+from omnistage.server.runtime.processes.mps_daemon import end_daemon
+from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.loading import Loading, read_loading
 

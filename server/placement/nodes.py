@@ -17,7 +17,7 @@ from omnistage.connectors.tcp.orders import LinkSettings
 from omnistage.server.placement.agent import Agent, Loss, News
 from omnistage.server.placement.joints import Joints
 from omnistage.server.placement.node_agent import OURS
-from omnistage.server.runtime.channels import Channels
+from omnistage.server.runtime.processes.channels import Channels
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.loading import write_loading
 

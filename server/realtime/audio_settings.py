@@ -8,7 +8,7 @@ from omnistage.server.common.fields import RequestFields
 from omnistage.server.realtime.voice.formats import PCM, PCM_SAMPLES, FormatName
 from omnistage.server.realtime.voice.turns import TurnSettings
 from omnistage.server.tasks.chat.schema import Voice
-from omnistage.server.tasks.transcription_fields import Language, Text
+from omnistage.server.tasks.transcripts.transcription_fields import Language, Text
 from omnistage.stage_configs.sampling import Count, Flag, Number
 
 MIN_SPEED, MAX_SPEED = 0.25, 1.5

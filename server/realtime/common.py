@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from omnistage.server.http.outbox import Outbox
-from omnistage.server.http.socket_life import ConnectionTasks
+from omnistage.server.http.protocol.outbox import Outbox
+from omnistage.server.http.protocol.socket_life import ConnectionTasks
 from omnistage.server.http.state import RequestState
 from omnistage.server.realtime.ahead.load import AheadLoad
 from omnistage.server.realtime.chat_flow import ChatFlow

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from omnistage.server.common.errors import ApiError, invalid
-from omnistage.server.http.outbox import Outbox
-from omnistage.server.http.socket_life import ConnectionTasks
+from omnistage.server.http.protocol.outbox import Outbox
+from omnistage.server.http.protocol.socket_life import ConnectionTasks
 from omnistage.server.options import DEFAULT_BOUNDS, SessionBounds
 from omnistage.server.realtime import events
 from omnistage.server.realtime.ahead.load import AheadLoad

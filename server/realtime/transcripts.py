@@ -16,7 +16,7 @@ from omnistage.server.realtime.items import Item
 from omnistage.server.realtime.voice.formats import UserAudio
 from omnistage.server.tasks.service import LocalCaller
 from omnistage.server.tasks.transcription import run_transcription
-from omnistage.server.tasks.transcription_fields import TranscriptionRequest
+from omnistage.server.tasks.transcripts.transcription_fields import TranscriptionRequest
 from omnistage.stage_configs.json_types import Json
 
 logger = logging.getLogger(__name__)

@@ -13,10 +13,11 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChannelUsage, Losses
 from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.changes import Arguments, Change, Changes
-from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
-from omnistage.server.runtime.openings import Openings
-from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.processes.channels import Channels, MakeConnector
+from omnistage.server.runtime.processes.openings import Openings
+from omnistage.server.runtime.processes.process import StageProcess
+from omnistage.server.runtime.processes.supervisor import Supervisor
 from omnistage.server.runtime.readiness import check_open, dead, lost
 from omnistage.server.runtime.stage_link import (
     OwnedStage,
@@ -26,7 +27,6 @@ from omnistage.server.runtime.stage_link import (
     StageState,
     release_nothing,
 )
-from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.addresses import (

@@ -5,11 +5,11 @@ from typing import Self
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.standstill import Standstills
-from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.draining import Draining
 from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.flights import MAX_REQUESTS, Flights
-from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.processes.channels import MakeConnector
+from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.runtime.readiness import stopping
 from omnistage.server.runtime.scaling import Scaling
 from omnistage.server.runtime.stage_link import Release, StageLauncher, release_nothing

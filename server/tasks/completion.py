@@ -5,12 +5,12 @@ from uuid import uuid4
 
 from omnistage.server.common.served import adapter_of, check_makes, check_model
 from omnistage.server.runtime.request import GraphRequest, Outputs
-from omnistage.server.tasks.chat.translate import entry_defaults
-from omnistage.server.tasks.completion_fields import (
+from omnistage.server.tasks.chat.completion_fields import (
     COMPLETION_DONE,
     DEFAULT_TOKENS,
     CompletionRequest,
 )
+from omnistage.server.tasks.chat.translate import entry_defaults
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.stage_configs.sampling import with_defaults
 from omnistage.stages.messages.body import Prompt

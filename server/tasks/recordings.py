@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from omnistage.server.media.audio.track import Track
 from omnistage.server.media.audio.wav import wav_header
-from omnistage.server.media.mp4 import encode
+from omnistage.server.media.video.mp4 import encode
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.server.runtime.samples import SampleFormat
 

@@ -31,8 +31,8 @@ from omnistage.server.tasks.speech.choice import (
 )
 from omnistage.server.tasks.speech.continuous import spoken
 from omnistage.server.tasks.speech.requests import SpeechUsage, pieces_of_request, with_reference
+from omnistage.server.tasks.speech.speech_fields import MAX_TEXT, SpeechRequest
 from omnistage.server.tasks.speech.stored_voices import StoredVoices
-from omnistage.server.tasks.speech_fields import MAX_TEXT, SpeechRequest
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_parts import generates_audio, reads_out
 from omnistage.stages.messages.body import GivenText

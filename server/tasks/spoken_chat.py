@@ -23,7 +23,7 @@ from omnistage.server.tasks.speech.coming import spoken_by_sentences
 from omnistage.server.tasks.speech.pieces import is_blank
 from omnistage.server.tasks.speech.reference import Reference
 from omnistage.server.tasks.speech.requests import numbered, with_reference
-from omnistage.server.tasks.speech_fields import SpeechRequest
+from omnistage.server.tasks.speech.speech_fields import SpeechRequest
 from omnistage.server.tasks.speech_task import (
     max_text_of,
     outputs_of,

@@ -15,8 +15,8 @@ from omnistage.server.tasks.chat.schema import ChatRequest
 from omnistage.server.tasks.chat.translate import Translator
 from omnistage.server.tasks.pieces import Answer, Choice, Piece, Text, Usage, stamps_of
 from omnistage.server.tasks.service import Caller, Service, send
-from omnistage.server.tasks.transcript import Body, Transcript
-from omnistage.server.tasks.transcription_fields import AudioRequest
+from omnistage.server.tasks.transcripts.transcript import Body, Transcript
+from omnistage.server.tasks.transcripts.transcription_fields import AudioRequest
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_parts import TRANSCRIPT, takes_speech
 from omnistage.stages.messages.body import Transcribe

@@ -12,7 +12,7 @@ from omnistage.server.common.errors import ApiError, fields_named, internal_erro
 from omnistage.server.common.trace import Trace, following
 from omnistage.server.media.given import GivenFile, read_given
 from omnistage.server.media.images import File
-from omnistage.server.media.mp4 import spritesheet, thumbnail
+from omnistage.server.media.video.mp4 import spritesheet, thumbnail
 from omnistage.server.runtime.readiness import stopping
 from omnistage.server.runtime.routes import check_work
 from omnistage.server.tasks.service import Caller, LocalCaller, Service

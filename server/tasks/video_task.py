@@ -13,7 +13,7 @@ from omnistage.server.common.served import check_model
 from omnistage.server.common.trace import current_trace
 from omnistage.server.media.audio.track import Track
 from omnistage.server.media.given import GivenMedia
-from omnistage.server.media.mp4 import encode
+from omnistage.server.media.video.mp4 import encode
 from omnistage.server.runtime.request import AudioOutput, GraphRequest, ImageOutput, Outputs
 from omnistage.server.runtime.stage_link import StageRecord
 from omnistage.server.tasks.image_task import check_draws

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._dynamo.callback import callback_handler, on_compile_end, on_compile_start
 
-from omnistage.stages.worker.compiles import CompileCounter, own_counter
+from omnistage.stages.worker.process.compiles import CompileCounter, own_counter
 
 _counter: CompileCounter | None = None
 

@@ -20,7 +20,6 @@ from omnistage.stages.diffusion.profiles.profile import PipelineProfile, profile
 from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.ranks import Ranks
 from omnistage.stages.diffusion.request.arguments import STEPS
-from omnistage.stages.diffusion.request.coming_arguments import blank_arguments, placed
 from omnistage.stages.diffusion.request.needs import needed_fields, warm_up_arguments
 from omnistage.stages.diffusion.request.sound import length_for_warm_up, rate_of
 from omnistage.stages.diffusion.request.tasks import (
@@ -30,7 +29,8 @@ from omnistage.stages.diffusion.request.tasks import (
     classes_over,
     takes,
 )
-from omnistage.stages.diffusion.request.text_tokens import TokenCounter
+from omnistage.stages.diffusion.request.upstream.coming_arguments import blank_arguments, placed
+from omnistage.stages.diffusion.request.upstream.text_tokens import TokenCounter
 from omnistage.stages.diffusion.request.videos import counted, output_kind
 from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.messages.to_gateway import PipelineOutput

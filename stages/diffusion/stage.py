@@ -18,16 +18,16 @@ from omnistage.stages.diffusion.engine.job import awaited
 from omnistage.stages.diffusion.pipeline import Pipeline
 from omnistage.stages.diffusion.ranks.ranks import Ranks, check_ranks
 from omnistage.stages.diffusion.request.arguments import call_arguments, frame_rate, num_pictures
-from omnistage.stages.diffusion.request.coming_arguments import Upstream
 from omnistage.stages.diffusion.request.controls import control_arguments
 from omnistage.stages.diffusion.request.extra import failure_of, spread_texts
 from omnistage.stages.diffusion.request.media import fitted, media_arguments, media_of, reading_of
 from omnistage.stages.diffusion.request.outputs import pictures_of, thoughts_of
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
-from omnistage.stages.diffusion.request.prompt_text import PromptTexts
 from omnistage.stages.diffusion.request.sound import audio_of, sound_of
 from omnistage.stages.diffusion.request.tasks import arguments_of, makes_alpha
 from omnistage.stages.diffusion.request.told import Told
+from omnistage.stages.diffusion.request.upstream.coming_arguments import Upstream
+from omnistage.stages.diffusion.request.upstream.prompt_text import PromptTexts
 from omnistage.stages.diffusion.request.videos import check_kind
 from omnistage.stages.messages.arguments import ArgumentsToCome
 from omnistage.stages.messages.edge import Edge, Open

@@ -62,7 +62,7 @@ FAMILY = Family(
             needs=("vllm",),
         ),
         "qwen2_5_omni.token2wav": vocoder_kind(
-            f"{HERE}.token2wav_stage:Token2WavStage", {"options.chunk": "whole"}
+            f"{HERE}.token2wav.token2wav_stage:Token2WavStage", {"options.chunk": "whole"}
         ),
     },
     vllm_models={
@@ -74,5 +74,5 @@ FAMILY = Family(
         "qwen2.5-omni": TinyModel(WRITE_TINY, f"{HERE}.checkpoint.real_size:write_7b_folder"),
         "qwen2.5-omni-3b": TinyModel(WRITE_TINY, f"{HERE}.checkpoint.real_size:write_3b_folder"),
     },
-    benches={"token2wav": f"{HERE}.token2wav_bench:token2wav"},
+    benches={"token2wav": f"{HERE}.token2wav.token2wav_bench:token2wav"},
 )

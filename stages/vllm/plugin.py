@@ -12,8 +12,8 @@ from omnistage.connectors.registry import Unusable
 from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.family import Family
 from omnistage.stages.messages.log_bound import bound_logs
-from omnistage.stages.worker.garbage import end_imports
-from omnistage.stages.worker.lifetime import end_with_parent
+from omnistage.stages.worker.process.garbage import end_imports
+from omnistage.stages.worker.process.lifetime import end_with_parent
 
 logger = logging.getLogger("omnistage.families")
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 from omnistage.stages.messages.to_gateway import Alive, Compiling
-from omnistage.stages.worker.compiles import read_compiles
+from omnistage.stages.worker.process.compiles import read_compiles
 
 INTERVAL_S = 0.5
 

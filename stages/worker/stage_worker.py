@@ -55,15 +55,15 @@ from omnistage.stages.messages.to_stage import (
 )
 from omnistage.stages.worker.coming_media import ComingMedia
 from omnistage.stages.worker.commands import Commands
-from omnistage.stages.worker.compiles import begin_counting
-from omnistage.stages.worker.download import download_told
-from omnistage.stages.worker.engine_processes import EngineProcesses
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.garbage import end_imports
-from omnistage.stages.worker.gpu_metrics import GpuMetrics
 from omnistage.stages.worker.joining import Joining
 from omnistage.stages.worker.ledger import Ledgers
 from omnistage.stages.worker.ports import Port
+from omnistage.stages.worker.process.compiles import begin_counting
+from omnistage.stages.worker.process.download import download_told
+from omnistage.stages.worker.process.engine_processes import EngineProcesses
+from omnistage.stages.worker.process.garbage import end_imports
+from omnistage.stages.worker.process.gpu_metrics import GpuMetrics
 from omnistage.stages.worker.signs import send_signs
 from omnistage.stages.worker.snapshots import Snapshots
 from omnistage.stages.worker.stage import (

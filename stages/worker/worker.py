@@ -14,8 +14,8 @@ from pathlib import Path
 
 from omnistage.stage_configs.onnx_telemetry import keep_onnxruntime_silent
 from omnistage.stages.cpu_shim import install_in_children
-from omnistage.stages.worker.garbage import begin_imports
-from omnistage.stages.worker.lifetime import PARENT, STAGE_MARK, begin_fork, end_with_parent
+from omnistage.stages.worker.process.garbage import begin_imports
+from omnistage.stages.worker.process.lifetime import PARENT, STAGE_MARK, begin_fork, end_with_parent
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from support.virtual_time import VirtualTimeLoop, run_virtual
 from typer.testing import CliRunner
 
 from omnistage.bench.bare import arguments_of, load_bare
+from omnistage.bench.commands.images_command import show
 from omnistage.bench.images import Pairs, PictureLevel, PicturePlan, PictureReport, measure
-from omnistage.bench.images_command import show
 from omnistage.bench.load import ClosedLoop, OpenLoop, arrivals
 from omnistage.server import cli
 from omnistage.stages.diffusion.checkpoint import write_tiny

@@ -14,7 +14,7 @@ from omnistage.demo.backend import Backend
 from omnistage.demo.failure import plain
 from omnistage.demo.files import FileStore
 from omnistage.demo.offer import LOADING, ModelOffer, learn, names_of
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 
 
 async def learnt(url: str, key: str | None = None) -> ModelOffer:

@@ -20,8 +20,8 @@ from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.demo import examples
-from omnistage.demo.chat_tab import DRAWING, EXAMPLES
 from omnistage.demo.pictures import png
+from omnistage.demo.tabs.chat_tab import DRAWING, EXAMPLES
 from omnistage.stages.messages.to_stage import Request
 
 DEAD = "http://127.0.0.1:9"

@@ -27,7 +27,7 @@ from support.prompts import data_url
 from support.server import TinyServer, running_server
 from support.waiting import until
 
-from omnistage.server.media.mp4 import encode
+from omnistage.server.media.video.mp4 import encode
 from omnistage.server.runtime.request import ImageOutput
 
 pytestmark = pytest.mark.engine

@@ -31,7 +31,7 @@ from support.tiny_pipelines.films import FILM_RATE, GUIDED
 from support.tiny_pipelines.sounds import RATE, make_sound
 
 from omnistage.server.media.audio.track import Track
-from omnistage.server.media.mp4 import encode
+from omnistage.server.media.video.mp4 import encode
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.tasks.audio_task import GeneratedAudioRequest

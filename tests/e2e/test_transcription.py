@@ -13,7 +13,10 @@ from support.server import TinyServer
 
 from omnistage.server.media.audio.encoder import make_encoder
 from omnistage.server.runtime.samples import SampleFormat
-from omnistage.server.tasks.transcription_fields import TranscriptionRequest, TranslationRequest
+from omnistage.server.tasks.transcripts.transcription_fields import (
+    TranscriptionRequest,
+    TranslationRequest,
+)
 
 NUM_TOKENS = 12
 LIMIT: dict[str, Any] = {"max_completion_tokens": NUM_TOKENS}

@@ -17,7 +17,7 @@ from support.media_pipelines import GIVEN, Given
 from support.pictures import file_of
 from support.tiny_pipelines import quiet
 
-from omnistage.server.media.mp4 import encode
+from omnistage.server.media.video.mp4 import encode
 from omnistage.server.offline import content
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.stages.diffusion.request.outputs import pictures_of

@@ -20,7 +20,7 @@ from support.server import TinyServer
 from support.snapshots import reported_page
 from support.waiting import wait_until
 
-from omnistage.server.media.mp4 import encode
+from omnistage.server.media.video.mp4 import encode
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.outputs import to_uint8

@@ -14,8 +14,8 @@ from support.described import assert_described
 from support.doors import ONE_SHOT
 from support.gateway import OMNI, RunningGateway, running_gateway
 
-from omnistage.server.http.cors import Cors
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.cors import Cors
+from omnistage.server.http.access.keys import Keys
 from omnistage.stages.messages.to_stage import Request
 
 KEY, SITE = "sk-ann", "https://page.example"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psutil
 
-from omnistage.server.runtime.mps_daemon import PIPES, PROCESS_NAME
+from omnistage.server.runtime.processes.mps_daemon import PIPES, PROCESS_NAME
 from omnistage.stage_configs.mps import CONTROL
 
 # As NVIDIA's own: -d starts a daemon, a command comes on standard input, and without a daemon

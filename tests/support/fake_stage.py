@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.fake_stages import FakeGraph
 
 from omnistage.connectors import make_connector
-from omnistage.stages.worker.lifetime import STAGE_MARK, end_with_parent
+from omnistage.stages.worker.process.lifetime import STAGE_MARK, end_with_parent
 
 
 async def be_stage(name: str, directory: Path, parent: int) -> None:

@@ -20,9 +20,9 @@ from support.waiting import wait_until
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
 from omnistage.server.app import build_app
-from omnistage.server.http.head_limit import MAX_HEAD_BYTES
-from omnistage.server.http.http_protocol import GATEWAY_PROTOCOL
-from omnistage.server.http.socket_protocol import SOCKETS
+from omnistage.server.http.protocol.head_limit import MAX_HEAD_BYTES
+from omnistage.server.http.protocol.http_protocol import GATEWAY_PROTOCOL
+from omnistage.server.http.protocol.socket_protocol import SOCKETS
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.request import GraphRequest, Output
 from omnistage.server.runtime.runtime import Runtime

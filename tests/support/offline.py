@@ -13,7 +13,7 @@ from support.gateway import SharedConnector
 
 from omnistage import AsyncOmni, Omni
 from omnistage.server.app import build_app
-from omnistage.server.http.http_protocol import GATEWAY_PROTOCOL
+from omnistage.server.http.protocol.http_protocol import GATEWAY_PROTOCOL
 from omnistage.server.offline.engine import Engine
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import CommandResult

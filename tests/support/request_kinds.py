@@ -6,7 +6,7 @@ from typing import Any
 
 from support.text_stage import TextHarness
 
-from omnistage.stages.worker.compiles import read_compiles
+from omnistage.stages.worker.process.compiles import read_compiles
 
 ADAPTER = "ink"  # the name of the stage's adapter
 NUM_TOKENS = 4

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from omnistage.server.media.frames import video_pixels
 from omnistage.server.media.images import File, as_plain_png, check_whole, look_at
 from omnistage.server.media.incoming import MediaFile, Reader
 from omnistage.server.media.medium import Medium, media_of
+from omnistage.server.media.video.frames import video_pixels
 from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import MediumKind, Request

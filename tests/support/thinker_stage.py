@@ -12,7 +12,7 @@ from support.text_stage import ENGINE as TEXT_ENGINE
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
-from omnistage.server.runtime.channels import Channels
+from omnistage.server.runtime.processes.channels import Channels
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stages.messages.edge import EDGE, Edge
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta, ToGateway

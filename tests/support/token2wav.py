@@ -14,11 +14,11 @@ from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import (
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniToken2WavModel
 
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen2_5_omni import dit
-from omnistage.stages.qwen2_5_omni.flow import make_times
-from omnistage.stages.qwen2_5_omni.flow_schedule import Schedule
-from omnistage.stages.qwen2_5_omni.token2wav import Token2Wav
-from omnistage.stages.qwen2_5_omni.token2wav_voices import Speaker
+from omnistage.stages.qwen2_5_omni.token2wav import dit
+from omnistage.stages.qwen2_5_omni.token2wav.flow import make_times
+from omnistage.stages.qwen2_5_omni.token2wav.flow_schedule import Schedule
+from omnistage.stages.qwen2_5_omni.token2wav.token2wav import Token2Wav
+from omnistage.stages.qwen2_5_omni.token2wav.token2wav_voices import Speaker
 from omnistage.stages.vocoder.decoder import StreamPiece
 
 NUM_CODES = 96

@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from omnistage.bench.options import command_line
+from omnistage.bench.commands.options import command_line
 from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.planning.gpus import read_gpus
 from omnistage.server.cli.planning.layouts import Form, GpuUsage, Layout, layouts, title

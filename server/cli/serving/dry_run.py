@@ -6,7 +6,7 @@ from rich.table import Table
 from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.plan import plan_tables
 from omnistage.server.options import GatewayOptions
-from omnistage.server.runtime.mps_daemon import needs_daemon
+from omnistage.server.runtime.processes.mps_daemon import needs_daemon
 from omnistage.stage_configs.architectures import unknown_architectures
 from omnistage.stage_configs.graph import StageGraph
 

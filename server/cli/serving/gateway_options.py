@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from omnistage.server.cli.graphs import fail
-from omnistage.server.http.cors import EVERY, Cors
+from omnistage.server.http.access.cors import EVERY, Cors
 from omnistage.server.http.root_path import checked_root_path
 from omnistage.server.options import CallNetwork, Tls
 

@@ -20,7 +20,7 @@ from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.media.audio.encoding import encoded
 from omnistage.server.runtime.request import AudioOutput, Outputs
 from omnistage.server.tasks.speech.requests import SpeechUsage
-from omnistage.server.tasks.speech_fields import SpeechRequest
+from omnistage.server.tasks.speech.speech_fields import SpeechRequest
 from omnistage.server.tasks.speech_task import run_speech, speech_encoder
 
 CONTENT_TYPES = {

@@ -16,11 +16,10 @@ from omnistage.server.endpoints.audio.speech_stream_answers import SpokenAnswers
 from omnistage.server.endpoints.audio.speech_stream_events import SpeechEvents, event_of
 from omnistage.server.endpoints.audio.speech_stream_fields import SessionConfig
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.bearer import KEY_PROTOCOL
+from omnistage.server.http.access.bearer import KEY_PROTOCOL
 from omnistage.server.http.caller import MAX_LOOP_BYTES
-from omnistage.server.http.outbox import Outbox
-from omnistage.server.http.refusal import refuse
-from omnistage.server.http.socket_life import (
+from omnistage.server.http.protocol.outbox import Outbox
+from omnistage.server.http.protocol.socket_life import (
     NORMAL,
     POLICY,
     RESTART,
@@ -29,9 +28,11 @@ from omnistage.server.http.socket_life import (
     ending_of,
     say_farewell,
 )
-from omnistage.server.http.socket_protocol import ENDING, SPEECH_STREAM
+from omnistage.server.http.protocol.socket_protocol import ENDING, SPEECH_STREAM
+from omnistage.server.http.refusal import refuse
 from omnistage.server.http.state import state_of
-from omnistage.server.tasks.speech_fields import MAX_TEXT
+from omnistage.server.tasks.speech.speech_fields import MAX_TEXT
+from omnistage.server.tasks.speech.utterance import Utterance, Voice
 from omnistage.server.tasks.speech_task import (
     max_text_of,
     outputs_of,
@@ -39,7 +40,6 @@ from omnistage.server.tasks.speech_task import (
     speech_of,
     speech_request,
 )
-from omnistage.server.tasks.utterance import Utterance, Voice
 from omnistage.stage_configs.json_types import JsonMap
 
 PATH = SPEECH_STREAM

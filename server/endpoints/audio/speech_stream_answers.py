@@ -13,7 +13,7 @@ from omnistage.server.common.trace import FIRST_AUDIO, GATEWAY
 from omnistage.server.endpoints.audio.speech_stream_events import SpeechEvents
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.socket_answers import answered, new_answer
-from omnistage.server.http.socket_protocol import SPEECH_STREAM
+from omnistage.server.http.protocol.socket_protocol import SPEECH_STREAM
 from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState, state_of
 from omnistage.server.media.audio.encoding import encoded
@@ -22,13 +22,13 @@ from omnistage.server.runtime.request import AudioOutput, Output
 from omnistage.server.tasks.speech.coming import begun, spoken_by_sentences
 from omnistage.server.tasks.speech.continuous import spoken
 from omnistage.server.tasks.speech.requests import SpeechUsage, pieces_of_request, with_reference
+from omnistage.server.tasks.speech.utterance import Utterance
 from omnistage.server.tasks.speech_task import (
     input_of,
     outputs_of,
     speech_encoder,
     speech_request,
 )
-from omnistage.server.tasks.utterance import Utterance
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from typing import Any
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.json_text import parse_json
-from omnistage.server.http.outbox import Outbox
+from omnistage.server.http.protocol.outbox import Outbox
 from omnistage.server.media.audio.encoder import file_samples_of
 from omnistage.server.runtime.request import AudioOutput
 from omnistage.server.tasks.speech.requests import SpeechUsage
-from omnistage.server.tasks.utterance import Utterance
+from omnistage.server.tasks.speech.utterance import Utterance
 from omnistage.stage_configs.json_types import JsonMap
 
 MAX_EVENT = 128 << 10  # characters of an event that is no session.config

@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from omnistage.server.common.fields import Refused
-from omnistage.server.tasks.speech_fields import SpeechRequest
+from omnistage.server.tasks.speech.speech_fields import SpeechRequest
 
 
 class SessionConfig(SpeechRequest):

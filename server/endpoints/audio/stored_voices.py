@@ -15,9 +15,9 @@ from omnistage.server.http.disconnect import unless_gone
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import described
 from omnistage.server.tasks.speech.reference import Reference, samples_of
+from omnistage.server.tasks.speech.voice_fields import VoiceRequest
 from omnistage.server.tasks.speech.voice_files import VoiceRecord
 from omnistage.server.tasks.speech_task import speech_of
-from omnistage.server.tasks.voice_fields import VoiceRequest
 from omnistage.stage_configs.json_types import JsonMap
 
 PATH = "/v1/audio/voices"

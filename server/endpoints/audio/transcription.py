@@ -22,7 +22,7 @@ from omnistage.server.tasks.transcription import (
     check_hears,
     run_transcription,
 )
-from omnistage.server.tasks.transcription_fields import (
+from omnistage.server.tasks.transcripts.transcription_fields import (
     AudioRequest,
     TranscriptionRequest,
     TranslationRequest,

@@ -12,7 +12,7 @@ from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import described, errors
-from omnistage.server.http.socket_protocol import CALLS, REALTIME
+from omnistage.server.http.protocol.socket_protocol import CALLS, REALTIME
 from omnistage.server.http.state import state_of
 from omnistage.server.realtime.webrtc.calls import WebRtcCalls
 from omnistage.stage_configs.json_types import Json

@@ -26,9 +26,9 @@ from omnistage.server.tasks.chat.chunks import (
     running_usage,
     with_usage,
 )
+from omnistage.server.tasks.chat.completion_fields import CompletionRequest
 from omnistage.server.tasks.chat.usage import usage_of
 from omnistage.server.tasks.completion import RunningCompletion, run_completion
-from omnistage.server.tasks.completion_fields import CompletionRequest
 from omnistage.stage_configs.json_types import JsonMap
 
 

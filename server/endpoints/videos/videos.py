@@ -13,7 +13,7 @@ from omnistage.server.endpoints.videos.video_form import read_video_form, video_
 from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.openapi import described
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.media.mp4 import MEDIA_TYPE
+from omnistage.server.media.video.mp4 import MEDIA_TYPE
 from omnistage.server.tasks.video_task import RunningVideo, run_video
 from omnistage.server.tasks.videos.schema import VideoRequest
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from omnistage.server.common.errors import ApiError
-from omnistage.server.http.outbox import Outbox
+from omnistage.server.http.protocol.outbox import Outbox
 from omnistage.server.realtime.answering.function_calls import FunctionCallProgress
 from omnistage.server.realtime.answering.usage import response_usage
 from omnistage.server.realtime.common import Tell

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from omnistage.server.common.errors import invalid
 from omnistage.server.common.fields import parse
 from omnistage.server.media.parts import FRAME_FIELDS, PIXEL_FIELDS
-from omnistage.server.media.watching import MAX_FRAMES, MAX_RATE
+from omnistage.server.media.video.watching import MAX_FRAMES, MAX_RATE
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.json_types import JsonMap

@@ -36,8 +36,8 @@ from omnistage.stages.diffusion.ranks.wire import (
 )
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
 from omnistage.stages.worker.extension import extension_of
-from omnistage.stages.worker.garbage import end_imports
-from omnistage.stages.worker.lifetime import end_with_parent
+from omnistage.stages.worker.process.garbage import end_imports
+from omnistage.stages.worker.process.lifetime import end_with_parent
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.server.options import GatewayOptions, SessionBounds
-from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import load_graph

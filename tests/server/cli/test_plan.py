@@ -7,7 +7,7 @@ import yaml
 from typer.testing import CliRunner
 
 from omnistage.server import cli
-from omnistage.server.cli.stage_texts import argument_lines
+from omnistage.server.cli.planning.stage_texts import argument_lines
 from omnistage.stage_configs.graph import StageSpec
 from omnistage.stage_configs.pick import GRAPHS
 

@@ -11,7 +11,7 @@ from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
 from typer.testing import CliRunner, Result
 
 from omnistage.server import cli
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 
 KEY = "sk-admin"
 

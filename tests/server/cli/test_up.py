@@ -21,7 +21,7 @@ from support.waiting import wait_until
 from typer.testing import CliRunner, Result
 
 from omnistage.server import cli
-from omnistage.server.cli.page_process import PageProcess
+from omnistage.server.cli.serving.page_process import PageProcess
 from omnistage.stage_configs.embedded import CHECKPOINTS, DEFAULT
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.pick import GRAPHS
@@ -155,7 +155,7 @@ def test_a_page_that_ends_early_says_why_and_its_end_is_no_error(
 def test_the_page_ends_when_the_server_is_killed() -> None:
     program = (
         "import sys, time\n"
-        "from omnistage.server.cli.page_process import PageProcess\n"
+        "from omnistage.server.cli.serving.page_process import PageProcess\n"
         f"with PageProcess('http://x', '127.0.0.1', {free_port()}, None) as page:\n"
         "    print(page.pid, flush=True)\n"
         "    time.sleep(60)\n"

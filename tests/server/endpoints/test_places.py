@@ -26,10 +26,10 @@ from omnistage.server.endpoints.text.text_completions import TextCompletions
 from omnistage.server.http.state import PLACE, RequestState
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.tasks.chat.completion_fields import CompletionRequest
 from omnistage.server.tasks.chat.schema import ChatRequest
-from omnistage.server.tasks.completion_fields import CompletionRequest
 from omnistage.server.tasks.images.schema import GenerationRequest
-from omnistage.server.tasks.speech_fields import SpeechRequest
+from omnistage.server.tasks.speech.speech_fields import SpeechRequest
 from omnistage.stage_configs.graph import StageGraph
 
 TURN = [{"role": "user", "content": "words"}]

@@ -13,7 +13,7 @@ from support.metrics_docs import families_in
 from support.waiting import wait_until
 
 from omnistage.server.endpoints.present import channel_labels
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.stages.messages.families import stage_labels
 from omnistage.stages.messages.to_gateway import CommandResult, Failed
 

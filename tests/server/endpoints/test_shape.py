@@ -9,7 +9,7 @@ import pytest
 from support.gateway import MODEL, OMNI, running_gateway
 
 from omnistage.server import app
-from omnistage.server.http.keys import Keys, is_guarded
+from omnistage.server.http.access.keys import Keys, is_guarded
 
 FOLDER = Path(__file__).parents[3] / "server" / "endpoints"
 FILES = {path.stem: path for path in FOLDER.rglob("*.py")}

@@ -23,7 +23,7 @@ from support.fuzz import num_cases
 from support.gateway import OMNI, SYNTH, RunningGateway, making_videos, running_gateway
 from support.waiting import wait_until
 
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.server.http.openapi import (
     EVENTS,
     OF_THE_API,

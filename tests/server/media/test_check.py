@@ -13,9 +13,10 @@ from support.prompts import heard_video_bytes, sound, sound_part, video_bytes
 from support.taken_media import only, taken_of
 
 from omnistage.server.common.errors import ApiError
-from omnistage.server.media import containers, frames
+from omnistage.server.media import containers
 from omnistage.server.media import sound as sound_module
 from omnistage.server.media.containers import MAX_DURATION_S, opened
+from omnistage.server.media.video import frames
 from omnistage.stages.worker.coming_media import Received
 
 

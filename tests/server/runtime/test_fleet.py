@@ -69,7 +69,7 @@ def test_a_stage_that_dies_fails_its_requests_and_starts_again_alone(tmp_path: P
 def test_a_crash_loop_backs_off_and_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omnistage.server.runtime.supervisor.FIRST_DELAY_S", 60.0)
+    monkeypatch.setattr("omnistage.server.runtime.processes.supervisor.FIRST_DELAY_S", 60.0)
     with (
         running_gateway(tmp_path, OMNI) as gateway,
         httpx.Client(base_url=gateway.url, timeout=60) as client,

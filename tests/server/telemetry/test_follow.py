@@ -16,7 +16,7 @@ from support.gateway import OMNI, RunningGateway, running_gateway
 from support.hanging_up import hang_up
 from support.waiting import wait_until
 
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.server.http.state import WithState
 from omnistage.server.telemetry.follow import Followed, Following
 from omnistage.server.telemetry.recent import RecentTraces

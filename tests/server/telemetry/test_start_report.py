@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from support.gateway import EMBEDDING, IMAGES, MIXED, OMNI, running_gateway
 
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.server.telemetry.quiet import QuietTerminal
 from omnistage.server.telemetry.start_report import FIRST_REQUESTS, StartReport
 from omnistage.stage_configs.graph import StageGraph

@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.callback import callback_handler
 
 from omnistage.stages.device import compiling
-from omnistage.stages.worker.compiles import PLACE, Compiles, begin_counting, read_compiles
+from omnistage.stages.worker.process.compiles import PLACE, Compiles, begin_counting, read_compiles
 
 
 @pytest.fixture

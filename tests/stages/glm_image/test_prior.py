@@ -19,7 +19,7 @@ from omnistage.connectors.chunk import Tensor
 from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stages.diffusion.request.coming_arguments import ComingArguments
+from omnistage.stages.diffusion.request.upstream.coming_arguments import ComingArguments
 from omnistage.stages.messages.arguments import ArgumentsToCome
 from omnistage.stages.messages.body import Draw, GivenMedium
 from omnistage.stages.messages.edge import Edge, Open

@@ -14,8 +14,8 @@ from support.waiting import until
 from transformers import Qwen3ForCausalLM
 
 from omnistage.stages.messages.to_gateway import Alive, Compiling
-from omnistage.stages.worker.compiles import PLACE, begin_counting, read_compiles
 from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.process.compiles import PLACE, begin_counting, read_compiles
 from omnistage.stages.worker.signs import INTERVAL_S, send_signs
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from omnistage.connectors import make_connector
-from omnistage.server.runtime.channels import Channels
+from omnistage.server.runtime.processes.channels import Channels
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stages.checkpoint.tiny_embedding import write_tiny_embedding

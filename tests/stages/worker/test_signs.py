@@ -9,7 +9,12 @@ from support.waiting import until
 
 from omnistage.stages.messages.to_gateway import Alive, Compiling
 from omnistage.stages.worker import signs
-from omnistage.stages.worker.compiles import PLACE, CompileCounter, begin_counting, own_counter
+from omnistage.stages.worker.process.compiles import (
+    PLACE,
+    CompileCounter,
+    begin_counting,
+    own_counter,
+)
 
 SHORT_S = 0.01
 

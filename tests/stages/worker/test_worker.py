@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from omnistage.stages.worker.lifetime import PARENT, STAGE_MARK
+from omnistage.stages.worker.process.lifetime import PARENT, STAGE_MARK
 
 IMPORTED = """
 import ctypes, gc, runpy, sys
@@ -108,7 +108,7 @@ def test_a_stage_keeps_onnxruntime_from_reporting_unless_its_operator_lets_it(
 SLOW_CHILD = """
 import sys, time
 from pathlib import Path
-from omnistage.stages.worker.lifetime import end_with_parent
+from omnistage.stages.worker.process.lifetime import end_with_parent
 note = Path(sys.argv[1])
 note.with_suffix(".begun").touch()
 while not note.with_suffix(".orphan").exists():
@@ -118,7 +118,7 @@ note.touch()
 """
 SHORT_LIVED = """
 import os, subprocess, sys
-from omnistage.stages.worker.lifetime import PARENT, end_with_parent
+from omnistage.stages.worker.process.lifetime import PARENT, end_with_parent
 end_with_parent()
 assert os.environ[PARENT] == str(os.getpid())
 subprocess.Popen([sys.executable, "-c", *sys.argv[1:]]).wait()
@@ -176,9 +176,8 @@ def is_any_left(argument: str) -> bool:
 
 def test_a_process_between_two_of_ours_is_no_death() -> None:
     """A shell that starts a child for its parent has another id than the one that is named."""
-    code = (
-        "from omnistage.stages.worker.lifetime import end_with_parent; end_with_parent(); print(1)"
-    )
+    imported = "from omnistage.stages.worker.process.lifetime import end_with_parent"
+    code = f"{imported}; end_with_parent(); print(1)"
     environment = {**os.environ, STAGE_MARK: "talker", PARENT: str(os.getpid())}
     command = ["sh", "-c", '"$0" -c "$1"; true', sys.executable, code]
     done = subprocess.run(command, env=environment, capture_output=True, check=True)

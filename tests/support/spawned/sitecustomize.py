@@ -3,6 +3,6 @@
 import sys
 
 if "--multiprocessing-fork" in sys.orig_argv:
-    from omnistage.stages.worker.garbage import begin_imports
+    from omnistage.stages.worker.process.garbage import begin_imports
 
     begin_imports()

@@ -13,9 +13,9 @@ from support.doors import ONE_SHOT
 from support.fuzz import assert_answered, damaged, fuzzed, odd_values
 from support.gateway import MODEL, OMNI, running_gateway
 
-from omnistage.server.tasks.speech_fields import SpeechRequest
-from omnistage.server.tasks.transcription_fields import TranscriptionRequest
-from omnistage.server.tasks.voice_fields import VoiceRequest
+from omnistage.server.tasks.speech.speech_fields import SpeechRequest
+from omnistage.server.tasks.speech.voice_fields import VoiceRequest
+from omnistage.server.tasks.transcripts.transcription_fields import TranscriptionRequest
 from omnistage.stages.messages.to_gateway import Speech
 
 BOUNDARY = "b"

@@ -19,7 +19,7 @@ from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 
 from omnistage.server.tasks.speech.requests import seed_of_piece
-from omnistage.server.tasks.speech_fields import MAX_TEXT
+from omnistage.server.tasks.speech.speech_fields import MAX_TEXT
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
 from omnistage.stages.messages.to_gateway import Speech

@@ -26,10 +26,10 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from omnistage.server.endpoints.audio import speech_stream, speech_stream_events
-from omnistage.server.http.cors import Cors
-from omnistage.server.http.keys import Keys
-from omnistage.server.http.socket_life import NORMAL, POLICY, RESTART
-from omnistage.server.http.socket_protocol import MAX_FRAGMENTS
+from omnistage.server.http.access.cors import Cors
+from omnistage.server.http.access.keys import Keys
+from omnistage.server.http.protocol.socket_life import NORMAL, POLICY, RESTART
+from omnistage.server.http.protocol.socket_protocol import MAX_FRAGMENTS
 from omnistage.server.runtime.text_input import TextInput
 from omnistage.stages.messages.to_gateway import Speech
 from omnistage.stages.messages.to_stage import Cancel, MoreText, Request

@@ -16,9 +16,9 @@ from support.openai_spec import assert_valid
 from support.sounds import data_url, tone, wav_of
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.server.tasks.speech.reference import key_of
-from omnistage.server.tasks.voice_fields import VoiceRequest
+from omnistage.server.tasks.speech.voice_fields import VoiceRequest
 from omnistage.stages.messages.to_gateway import Speech
 from omnistage.stages.messages.to_stage import Request
 

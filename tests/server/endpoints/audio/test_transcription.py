@@ -16,7 +16,7 @@ from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.hanging_up import hang_up
 from support.openai_spec import assert_valid
 
-from omnistage.server.tasks.transcription_fields import (
+from omnistage.server.tasks.transcripts.transcription_fields import (
     AudioRequest,
     TranscriptionRequest,
     TranslationRequest,

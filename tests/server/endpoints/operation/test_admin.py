@@ -11,7 +11,7 @@ import pytest
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
 
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.stages.messages.to_gateway import CommandResult, Failed, Lora
 
 CHAT = "/v1/chat/completions"

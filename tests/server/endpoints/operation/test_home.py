@@ -9,7 +9,7 @@ import pytest
 from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
 
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.random_weights import RANDOM_NOTE
 

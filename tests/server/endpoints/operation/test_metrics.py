@@ -17,7 +17,7 @@ from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.common.outcome import Outcome, of_status
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.stages.messages.families import MetricFamily
 from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Metrics
 

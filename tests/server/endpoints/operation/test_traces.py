@@ -12,7 +12,7 @@ from support.gateway import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.endpoints.operation.traces import refuse_others
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 
 
 def test_a_server_with_api_keys_alone_tells_nobody(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from omnistage.server.endpoints.realtime import client_secrets
-from omnistage.server.http.cors import Cors
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.cors import Cors
+from omnistage.server.http.access.keys import Keys
 from omnistage.server.options import SessionBounds
 
 Json = dict[str, Any]

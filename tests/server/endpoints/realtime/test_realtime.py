@@ -25,7 +25,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from omnistage.server.endpoints.realtime import realtime
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.server.media import containers, sound
 from omnistage.server.media.sound import RawAudio
 from omnistage.server.options import SessionBounds

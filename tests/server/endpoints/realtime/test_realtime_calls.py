@@ -18,7 +18,7 @@ pytest.importorskip("aiortc", reason="the extra omnistage[webrtc] is not install
 
 from support.webrtc import PATH, Caller, calling
 
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.server.realtime.webrtc.calls import MODULE as BRIDGE
 
 FRAMES_A_SECOND = 50

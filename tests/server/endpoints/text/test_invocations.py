@@ -7,7 +7,7 @@ import httpx
 import pytest
 from support.gateway import EMBEDDING, MODEL, OMNI, running_gateway
 
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 
 URL = "/invocations"
 TURN = [{"role": "user", "content": "words"}]

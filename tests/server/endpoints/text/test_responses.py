@@ -13,7 +13,7 @@ from support.gateway import EMBEDDING, MODEL, TEXT_ONLY, RunningGateway, running
 from support.openai_spec import assert_valid
 from support.response_events import COMMON, checked_events
 
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.server.responses.schema import NOT_DONE, WITHOUT_EFFECT
 
 URL = "/v1/responses"

@@ -9,8 +9,8 @@ from openai import OpenAI
 from support.fake_stages import WORDS
 from support.gateway import MODEL, RunningGateway, running_gateway
 
+from omnistage.server.tasks.chat.completion_fields import COMPLETION_DONE, CompletionRequest
 from omnistage.server.tasks.chat.fields import IGNORED
-from omnistage.server.tasks.completion_fields import COMPLETION_DONE, CompletionRequest
 
 URL = "/v1/completions"
 TURN = [{"role": "user", "content": "words"}]

@@ -19,7 +19,7 @@ from support.pictures import png
 from support.prompts import data_url, video_bytes
 from support.waiting import wait_until
 
-from omnistage.server.http.keys import Keys
+from omnistage.server.http.access.keys import Keys
 from omnistage.server.options import VideoBounds
 from omnistage.server.runtime.changes import Change
 from omnistage.server.runtime.flight import Ticket

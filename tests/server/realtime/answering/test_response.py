@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.realtime import Order, check_event, words_of
 
 from omnistage.server.common.errors import ApiError
-from omnistage.server.http.outbox import Outbox
+from omnistage.server.http.protocol.outbox import Outbox
 from omnistage.server.realtime.answering.response import Response
 from omnistage.server.realtime.conversation import Conversation
 from omnistage.server.realtime.events import new_id

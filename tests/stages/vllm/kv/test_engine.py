@@ -16,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from omnistage.connectors import make_connector
 from omnistage.connectors.options import Option
 from omnistage.stages.checkpoint.tiny_embedding import fill_weights
-from omnistage.stages.diffusion.request.coming_kv import ComingKv, KvRoom
+from omnistage.stages.diffusion.request.upstream.coming_kv import ComingKv, KvRoom
 from omnistage.stages.messages.arguments import KvToCome
 from omnistage.stages.messages.edge import KeysAndValues
 from omnistage.stages.vllm.answers.text_kv import send_kv

@@ -11,7 +11,7 @@ from support.waiting import wait_until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import make_run_directory
-from omnistage.stages.diffusion.request.coming_kv import ComingKv, KvRoom
+from omnistage.stages.diffusion.request.upstream.coming_kv import ComingKv, KvRoom
 from omnistage.stages.messages.arguments import KvToCome
 from omnistage.stages.messages.edge import EDGE, KeysAndValues
 from omnistage.stages.vllm.kv.kv_meta import DueKv

@@ -1,0 +1,128 @@
+"""The fused layers against the exact ones; without a GPU, TRITON_INTERPRET=1 runs them on a CPU."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS
+from support.token2wav import make_speakers, make_token2wav, random_codes
+
+from omnistage.stages.qwen2_5_omni.token2wav.dit import BlockDiT
+from omnistage.stages.qwen2_5_omni.token2wav.dit_blocks import Window, make_block_list
+from omnistage.stages.qwen2_5_omni.token2wav.dit_graphs import StaticBlocks
+from omnistage.stages.qwen2_5_omni.token2wav.dit_layers import ExactLayers
+
+pytestmark = RUNS_KERNELS
+VOICE = make_speakers()["Ethan"]
+LOW = torch.bfloat16
+
+
+def make_net(dtype: torch.dtype) -> Any:
+    """Its own, with five layers, of which the middle one looks right and the outer ones left."""
+    made = make_token2wav(8, is_deep=False).code2wav_dit_model
+    net = type(made)(made.config).requires_grad_(False)
+    net.load_state_dict(made.state_dict())
+    net.to(DEVICE)
+    for layer in net.transformer_blocks:
+        layer.attn.to(dtype)
+        layer.ff.to(dtype)
+    return net
+
+
+def fused(dit: BlockDiT, net: Any) -> BlockDiT:
+    """It with fused layers, of whatever dtype its weights are."""
+    from omnistage.stages.qwen2_5_omni.token2wav.fused_dit import FusedLayers
+
+    dit._layers = FusedLayers(net, dit._tables)
+    return dit
+
+
+def window(dit: BlockDiT, num_blocks: int, num_past: int, seed: int) -> Window:
+    generator = torch.Generator().manual_seed(seed)
+    state = torch.randn(num_blocks, 24, 80, generator=generator).to(DEVICE)
+    codes = random_codes(12 * num_blocks - 5, seed)[:, 0].astype(np.int64)
+    voice = dit.voice(VOICE["cond"].to(DEVICE), VOICE["ref_mel"].to(DEVICE))
+    past, new = state.tensor_split([num_past])
+    return Window(past, new, codes, 3 * seed, seed % len(dit.times.values), voice)
+
+
+def some_windows(dit: BlockDiT) -> list[Window]:
+    sizes = [(3, 2), (1, 0)] if IS_INTERPRETED else [(4, 2), (2, 1), (1, 0)]
+    return [window(dit, *size, seed) for seed, size in enumerate(sizes)]
+
+
+@pytest.mark.skipif(not IS_INTERPRETED, reason="a GPU's products are TF32")
+@torch.inference_mode()
+def test_fused_layers_equal_exact_ones() -> None:
+    net = make_net(torch.float32)
+    exact = BlockDiT(net)
+    windows = some_windows(exact)
+    expected = exact.velocities(windows)
+    for found, other in zip(fused(BlockDiT(net), net).velocities(windows), expected, strict=True):
+        assert found.shape == other.shape
+        assert (found - other).abs().max() < 1e-5 * other.abs().max()
+
+
+@torch.inference_mode()
+def test_blocks_among_others_are_computed_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And with several rows a program, as of many blocks."""
+    from omnistage.stages.qwen2_5_omni.token2wav import dit_kernels
+
+    monkeypatch.setattr(dit_kernels, "FEW_ROWS", 0)
+    net = make_net(torch.float32 if IS_INTERPRETED else LOW)
+    dit = fused(BlockDiT(net), net)
+    before = [window(dit, 2, 0, seed=9)]
+    static = StaticBlocks(make_block_list(before, dit.lay_out(before)), 9)
+    windows = some_windows(dit)
+    layout = dit.lay_out(windows)
+    static.put(windows, layout, 9)
+    found = dit.velocity(static.of((6, 6, 9)))
+    assert found.isfinite().all()
+    expected = dit.velocity(make_block_list(windows, layout))
+    error = (found[: len(expected)] - expected).abs().max()
+    assert error < (1e-5 if IS_INTERPRETED else 1e-2) * expected.abs().max()
+
+
+def test_parameters_are_views_of_what_one_product_reads() -> None:
+    """Also of a model that was moved since, as one that slept is."""
+    net = make_net(LOW)
+    before = {name: one.clone() for name, one in net.named_parameters()}
+    for _ in range(2):
+        with torch.inference_mode():
+            layers: Any = fused(BlockDiT(net), net)._layers
+        for layer, its in zip(net.transformer_blocks, layers._layers, strict=True):
+            inputs = layer.attn.to_q, layer.attn.to_k, layer.attn.to_v
+            for packed, name in ((its.weight, "weight"), (its.bias, "bias")):
+                parts = [getattr(one, name) for one in inputs]
+                assert torch.equal(packed, torch.cat(parts))
+                assert {one.untyped_storage().data_ptr() for one in parts} == {packed.data_ptr()}
+        for name, one in net.named_parameters():
+            assert torch.equal(one, before[name])
+        for layer in net.transformer_blocks:
+            layer.attn.float().to(LOW)
+
+
+@pytest.mark.skipif(IS_INTERPRETED, reason="half precision on a GPU")
+@torch.inference_mode()
+def test_in_half_precision_on_a_gpu_layers_are_fused_and_as_near_as_exact_ones() -> None:
+    exact, low = BlockDiT(make_net(torch.float32)), BlockDiT(net := make_net(LOW))
+    assert isinstance(exact._layers, ExactLayers)
+    assert not isinstance(low._layers, ExactLayers)
+    windows = some_windows(exact)
+    expected, found = (torch.cat(one.velocities(windows)) for one in (exact, low))
+    low._layers = ExactLayers(net, low._tables)
+    other = torch.cat(low.velocities(windows))
+    errors = [(one - expected).pow(2).mean().sqrt() for one in (found, other)]
+    assert errors[0] < 1.5 * errors[1] < 3e-2 * expected.pow(2).mean().sqrt()
+
+
+@pytest.mark.skipif(IS_INTERPRETED, reason="CUDA graphs")
+@torch.inference_mode()
+def test_a_graph_gives_what_the_fused_forward_gives() -> None:
+    dit = BlockDiT(make_net(LOW))
+    windows = some_windows(dit)
+    expected = dit.velocities(windows)
+    dit.capture(windows[:1])
+    for found, other in zip(dit.velocities(windows), expected, strict=True):
+        assert (found - other).abs().max() < 1e-2 * other.abs().max()
