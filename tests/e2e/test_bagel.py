@@ -268,7 +268,7 @@ async def test_clients_that_hang_up_at_any_moment_leave_nothing(
 LLM, DIT = ("llm", "engine"), ("dit", "worker")
 
 
-@pytest.mark.parametrize("killed", [LLM, DIT], ids=lambda one: one[0])
+@pytest.mark.parametrize("killed", [pytest.param(LLM, marks=pytest.mark.repeat), DIT], ids=str)
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     killed: Process, server: TinyServer, bare: BagelPipeline
 ) -> None:

@@ -26,7 +26,7 @@ STEPS = {"num_inference_steps": 2}
 # All of GIVEN, in the stage alone: tests/stages/diffusion/request/test_stage_media.py.
 NAMES = (
     "qwen-controlnet",
-    "flux-fill",
+    pytest.param("flux-fill", marks=pytest.mark.repeat),
     pytest.param("edit-plus", marks=pytest.mark.repeat),
     pytest.param("layered", marks=pytest.mark.repeat),
 )

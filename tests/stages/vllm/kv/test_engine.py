@@ -188,7 +188,7 @@ async def test_requests_that_are_aborted_leave_no_blocks_held(source: Harness) -
     assert await source.llm.reset_prefix_cache()  # refused while blocks are held
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.repeat)])
 async def test_a_cache_of_half_precision_leaves_in_its_dtype(
     tiny_qwen2: Path, run_directory: Path, cpu_engine: None, dtype: str
 ) -> None:
