@@ -105,6 +105,16 @@ REQUESTS = Row(
             [per_second(ours("answers_total"), "modality, outcome")],
         ),
         Panel(
+            "Spoken answers",
+            "Places for them within --max-first-sound, and those refused each second for want of "
+            "one.",
+            "none",
+            [
+                total(ours("spoken_places"), "places"),
+                per_second(ours("spoken_refused_total"), "instance", "refused"),
+            ],
+        ),
+        Panel(
             "Answers begun ahead",
             "Answers of sessions that began before a turn had ended: used, or made in vain.",
             "reqps",

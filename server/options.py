@@ -292,6 +292,16 @@ class GatewayOptions(RunOptions):
             help="How many requests may run or wait; more get 503.",
         ),
     ] = MAX_REQUESTS
+    first_sound_s: Annotated[
+        float | None,
+        typer.Option(
+            "--max-first-sound",
+            rich_help_panel=LIMITS,
+            min=0.001,
+            help="Within how many seconds a spoken answer has to begin to sound; those that would "
+            "begin later get 503 at once.",
+        ),
+    ] = None
     sessions: SessionBounds = DEFAULT_BOUNDS  # of /v1/realtime
     videos: VideoBounds = DEFAULT_VIDEOS  # of /v1/videos
     requests_per_minute: Annotated[

@@ -84,11 +84,17 @@ def serve(
             videos = replace(options.videos, folder=run.scratch / "videos")
             options = replace(options, videos=videos)
         try:
-            limit = options.max_requests
             environment = log_environment(options.log_level)
             placing = placing_of(graph, run.path, launch, environment)
             launch, release = placing.launch, placing.release
-            runtime = Runtime(graph, run.path, launch, max_requests=limit, release=release)
+            runtime = Runtime(
+                graph,
+                run.path,
+                launch,
+                max_requests=options.max_requests,
+                release=release,
+                first_sound_s=options.first_sound_s,
+            )
             placing.listen(runtime.fleet.lose, runtime.fleet.is_ready)
             url = url_of(listening, scheme)
             beside = nullcontext() if page_at is None else page_at(url)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from operator import add
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from omnistage.connectors.contract import ChannelUsage
+from omnistage.server.runtime.first_sound import SpokenPlaces
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageRecord, StageState
 from omnistage.stage_configs.replicas import MARK, number_of, stage_of
@@ -142,6 +144,7 @@ class Present(Collector):
         yield GaugeMetricFamily(name, "Requests that have an output.", running)
         name = "omnistage_num_requests_waiting"
         yield GaugeMetricFamily(name, "Requests that have none yet.", flights.num_waiting)
+        yield from _of_spoken(flights.spoken)
         yield from self._of_stages()
         yield self._ages()
         yield from self._of_channels()
@@ -173,6 +176,15 @@ class Present(Collector):
             for labels, usage in usages.items():
                 family.add_metric(labels, value(usage))
             yield family
+
+
+def _of_spoken(spoken: SpokenPlaces | None) -> Iterator[Metric]:
+    name = "omnistage_spoken_places"
+    about = "Spoken answers that may be in the server, so that their first sound is in time."
+    yield GaugeMetricFamily(name, about, inf if spoken is None else spoken.num_allowed)
+    name = "omnistage_spoken_refused"
+    num_refused = 0 if spoken is None else spoken.num_refused
+    yield CounterMetricFamily(name, "Spoken answers refused for want of these.", num_refused)
 
 
 def by_ends(

@@ -11,6 +11,7 @@ from omnistage.server.common.errors import ApiError
 from omnistage.server.common.outcome import Outcome
 from omnistage.server.common.trace import AGAIN, Trace, current_trace
 from omnistage.server.runtime.audio_pace import AudioPace
+from omnistage.server.runtime.first_sound import SpokenPlace
 from omnistage.server.runtime.request import GraphRequest, Output
 from omnistage.server.runtime.samples import sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
@@ -54,6 +55,7 @@ class Flight:
     trace: Trace = field(default_factory=current_trace)  # of the request that runs it
     waited_s: float = 0.0  # from its admission until it was sent: its media were loaded
     pace: AudioPace = field(default_factory=AudioPace)
+    place: SpokenPlace | None = None  # if its first sound is limited, and measured
     num_tokens_in: int = 0
     num_tokens_out: int = 0
     audio_s: float = 0.0
@@ -198,10 +200,12 @@ class Ticket:
         run: Callable[[GraphRequest, "Ticket"], AsyncGenerator[Output, None]],
         give_back: Callable[["Ticket"], None],
         admitted_at: float,
+        place: SpokenPlace | None = None,
     ) -> None:
         self._run = run
         self._give_back = give_back
         self.admitted_at = admitted_at
+        self.place = place  # among spoken answers, if they are limited
         self._is_held = True
         self.flights: list[Flight] = []  # what of it is in the graph, or was
 

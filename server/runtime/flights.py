@@ -10,6 +10,7 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.server.common.errors import ApiError, internal_error
 from omnistage.server.common.trace import FINISHED, GATEWAY, current_trace
+from omnistage.server.runtime.first_sound import SpokenPlaces
 from omnistage.server.runtime.fleet import Ends, Fleet
 from omnistage.server.runtime.flight import Flight, Item, Ticket
 from omnistage.server.runtime.media_input import MediaInput
@@ -32,17 +33,24 @@ logger = logging.getLogger(__name__)
 
 MAX_REQUESTS = 1000
 RETRY_OVERLOAD_S = 1
+SPEECH = "audio"  # of the outputs
 
 
 class Flights:
     """Admits requests, runs them through the stages of a fleet, and cancels and fails them."""
 
-    def __init__(self, fleet: Fleet, max_requests: int = MAX_REQUESTS) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        max_requests: int = MAX_REQUESTS,
+        spoken: SpokenPlaces | None = None,
+    ) -> None:
         self._fleet = fleet
         self._graph = fleet.graph
         self._waits_for = {output: self._graph.waits_for(output) for output in self._graph.outputs}
         self._routes = Routes()
         self._max_requests = max_requests
+        self.spoken = spoken  # None: without a limit of their first sound
         self._tickets: set[Ticket] = set()
         self._flights: dict[str, Flight] = {}
         self._watchers: list[Callable[[Flight], None]] = []
@@ -102,7 +110,11 @@ class Flights:
                 code="server_overloaded",
                 retry_after_s=RETRY_OVERLOAD_S,
             )
-        ticket = Ticket(self._run, self._give_back, self._now())
+        now = self._now()
+        place = None
+        if self.spoken is not None and SPEECH in outputs:
+            place = self.spoken.take(now)
+        ticket = Ticket(self._run, self._give_back, now, place)
         self._tickets.add(ticket)
         current_trace().timeline.mark(GATEWAY, "admitted")
         return ticket
@@ -163,6 +175,7 @@ class Flights:
         flight = Flight.begin(request, path, self._now(), first_chunk_s)
         flight.goes_on = goes_on
         flight.waited_s = flight.started_at - ticket.admitted_at
+        flight.place = None if goes_on else ticket.place
         ticket.flights.append(flight)
         self._enter(flight)
         try:
@@ -203,6 +216,8 @@ class Flights:
         for flight in ticket.flights:  # its outputs may never have been asked for
             self._end(flight)
         self._tickets.discard(ticket)
+        if self.spoken is not None and ticket.place is not None:
+            self.spoken.give_back(ticket.place, self._now())
         self._fleet.openings.note()
 
     def _enter(self, flight: Flight) -> None:
@@ -255,6 +270,8 @@ class Flights:
         path = [link.name for link in flight.path]
         chunk = flight.request.to_chunk(path, flight.trace.traceparent)
         flight.trace.timeline.mark(GATEWAY, "sent")
+        if flight.place is not None:
+            flight.place.send(self._now(), flight.request.text is None)
         try:
             for link in self._entries(flight):
                 link.requests.send(chunk)
@@ -352,8 +369,14 @@ class Flights:
             if not isinstance(message, Failed | InputTokens):
                 is_end = chunk.last and not chunk.tensors
                 self._postpone(flight, output_name(message), is_end)
-                flight.note_packet(link, chunk, self._now())
+                self._note_packet(flight, link, chunk)
             flight.queue.put_nowait((link, chunk))
+
+    def _note_packet(self, flight: Flight, link: StageLink, chunk: Chunk[OfRequest]) -> None:
+        now = self._now()
+        flight.note_packet(link, chunk, now)
+        if self.spoken is not None and flight.place is not None and flight.pace.length_s:
+            self.spoken.hear(flight.place, now)
 
     def _postpone(self, flight: Flight, name: str, is_end: bool) -> None:
         """An output has come, or no more than its end: when the next chunks must be here.

@@ -6,6 +6,7 @@ from typing import Self
 from omnistage.connectors import make_connector
 from omnistage.connectors.standstill import Standstills
 from omnistage.server.runtime.draining import Draining
+from omnistage.server.runtime.first_sound import SpokenPlaces
 from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.flights import MAX_REQUESTS, Flights
 from omnistage.server.runtime.processes.channels import MakeConnector
@@ -14,6 +15,7 @@ from omnistage.server.runtime.readiness import stopping
 from omnistage.server.runtime.scaling import Scaling
 from omnistage.server.runtime.stage_link import Release, StageLauncher, release_nothing
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_parts import generates_audio
 
 
 class Runtime:
@@ -27,10 +29,14 @@ class Runtime:
         make_connector: MakeConnector = make_connector,
         max_requests: int = MAX_REQUESTS,
         release: Release = release_nothing,
+        first_sound_s: float | None = None,
     ) -> None:
         self.graph = graph
         self.fleet = Fleet(graph, directory, launch, make_connector, release)
-        self.flights = Flights(self.fleet, max_requests)
+        spoken = None
+        if first_sound_s is not None and not generates_audio(graph):
+            spoken = SpokenPlaces(first_sound_s)
+        self.flights = Flights(self.fleet, max_requests, spoken)
         self.draining = Draining(self.fleet, self.flights)
         self.scaling = Scaling(self.fleet, self.draining)
 

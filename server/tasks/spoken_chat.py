@@ -54,8 +54,10 @@ async def run_spoken_chat(
     runtime = service.runtime
     is_cut = speech_of(runtime).takes_pieces  # another is asked by sentences, of any length
     max_text = max_text_of(runtime, None) if is_cut else sys.maxsize
+    admitted = runtime.flights.admit(outputs_of(runtime.graph))  # before a word is written
+    ticket = caller.until.enter_context(admitted)
     running = await run_chat(service, chat, caller)
-    spoken = SpokenWords(service, fields, choice, reference, caller, max_text)
+    spoken = SpokenWords(service, fields, choice, reference, ticket, max_text)
     return _merged(_written(running.outputs, spoken), spoken)
 
 
@@ -71,7 +73,7 @@ class SpokenWords:
     fields: SpeechRequest
     choice: VoiceChoice
     reference: Reference | None
-    caller: Caller
+    ticket: Ticket
     max_text: int
     _parts: "asyncio.Queue[tuple[str, TextInput] | None]" = field(
         default_factory=asyncio.Queue, init=False
@@ -113,15 +115,10 @@ class SpokenWords:
 
     async def outputs(self) -> AsyncGenerator[Output, None]:
         """Yield the speech; its end has the number of all frames. None comes without words."""
-        ticket: Ticket | None = None
         samples: SampleFormat | None = None
         num_frames = number = 0
         while (part := await self._parts.get()) is not None:
-            if ticket is None:
-                flights = self.service.runtime.flights
-                admitted = flights.admit(outputs_of(self.service.runtime.graph))
-                ticket = self.caller.until.enter_context(admitted)
-            async with aclosing(self._spoken(ticket, *part, number)) as made:
+            async with aclosing(self._spoken(*part, number)) as made:
                 async for output in made:
                     if isinstance(output, AudioOutput):
                         samples = output.samples
@@ -131,14 +128,14 @@ class SpokenWords:
         if samples is not None:
             yield AudioOutput(samples, num_frames=num_frames, last=True)
 
-    def _spoken(self, ticket: Ticket, first: str, text: TextInput, number: int) -> Outputs:
+    def _spoken(self, first: str, text: TextInput, number: int) -> Outputs:
         runtime = self.service.runtime
         fields = self.fields.model_copy(update={"input": first})
         request = with_reference(speech_request(fields, runtime, self.choice), self.reference)
         request = numbered(request, first, number)
         if speech_of(runtime).takes_pieces:
-            return ticket.run(request.with_text(text))
-        return spoken_by_sentences(ticket, request, text, max_text_of(runtime, None))
+            return self.ticket.run(request.with_text(text))
+        return spoken_by_sentences(self.ticket, request, text, max_text_of(runtime, None))
 
 
 async def _written(outputs: Outputs, spoken: SpokenWords) -> AsyncGenerator[Output, None]:

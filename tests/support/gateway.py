@@ -169,8 +169,15 @@ def running_gateway(
         stages.speech, stages.speakers = speech, list(speakers)
         parsed = StageGraph.model_validate(graph)
         chosen = GatewayOptions(**options)
-        limit = chosen.max_requests
-        async with Runtime(parsed, directory, stages.launch, shared, limit) as runtime:
+        runtime = Runtime(
+            parsed,
+            directory,
+            stages.launch,
+            shared,
+            chosen.max_requests,
+            first_sound_s=chosen.first_sound_s,
+        )
+        async with runtime:
             app = build_app(runtime, chosen)
             config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", **SOCKETS)
             config.h11_max_incomplete_event_size = MAX_HEAD_BYTES

@@ -31,6 +31,7 @@ def rehearse(graph: StageGraph, host: str, port: int, options: GatewayOptions) -
 def _summary(graph: StageGraph, address: str, options: GatewayOptions, has_mps: bool) -> Table:
     scheme = "http" if options.tls is None else "https"
     origins = () if options.cors is None else options.cors.origins
+    limit_s = options.first_sound_s
     table = Table("option", "value", title="the server")
     for name, value in (
         ("address", f"{scheme}://{address}{options.root_path}"),
@@ -40,6 +41,7 @@ def _summary(graph: StageGraph, address: str, options: GatewayOptions, has_mps: 
         ("/admin", "with its keys" if options.admin_keys else "closed"),
         ("pages of other sites", ", ".join(origins) or "none"),
         ("requests at once", str(options.max_requests)),
+        ("first sound within", f"{limit_s:g} s" if limit_s else "no limit"),
         ("MPS", "started" if has_mps else "not started"),
     ):
         table.add_row(name, value)

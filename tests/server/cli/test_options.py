@@ -44,6 +44,7 @@ VALUES = {
     "--load-format": "dummy",
     "--log-format": "json",
     "--log-level": "warning",
+    "--max-first-sound": "0.4",
     "--max-queue": "7",
     "--max-sessions": "5",
     "--answer-ahead": "3",
