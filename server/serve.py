@@ -31,8 +31,8 @@ from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.telemetry.logs import LogFormat, configure_logging, log_environment
 from omnistage.server.telemetry.quiet import is_quiet, quieten
 from omnistage.server.telemetry.start_report import StartReport
-from omnistage.stage_configs.cache_folder import logs_folder
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.models.cache_folder import logs_folder
 
 logger = logging.getLogger(__name__)
 

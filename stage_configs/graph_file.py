@@ -7,21 +7,16 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from omnistage.connectors.registry import Unusable
-from omnistage.stage_configs.embedded import with_folders
-from omnistage.stage_configs.graph import (
-    SAMPLING,
-    Chunking,
-    ConnectorSpec,
-    Deadlines,
-    Edge,
-    StageGraph,
-    StageSpec,
-    nearest,
-)
+from omnistage.stage_configs.declared.edge import Chunking, ConnectorSpec, Edge
+from omnistage.stage_configs.declared.graph import Deadlines
+from omnistage.stage_configs.declared.placement import NUM_GPUS, LinkPlace, Placement
+from omnistage.stage_configs.declared.problems import nearest
+from omnistage.stage_configs.declared.sampling import StageParameters
+from omnistage.stage_configs.declared.stage import SAMPLING, StageSpec
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.json_types import JsonMap
+from omnistage.stage_configs.models.embedded import with_folders
 from omnistage.stage_configs.overrides import Override, OverrideError, overridden
-from omnistage.stage_configs.placement import NUM_GPUS, LinkPlace, Placement
-from omnistage.stage_configs.sampling import StageParameters
 from omnistage.stage_configs.yaml_document import Document, Place, YamlProblem, dotted, parse
 
 KINDS_OF_VALUES = {

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.json_types import JsonMap
-from omnistage.stage_configs.own_arguments import Owned
+from omnistage.stage_configs.rules.own_arguments import Owned
 
 
 class Payload(StrEnum):

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from omnistage.stage_configs.engine_arguments import engine_arguments
+from omnistage.stage_configs.declared.problems import nearest
+from omnistage.stage_configs.declared.stage import SAMPLING, StageSpec
 from omnistage.stage_configs.families import KINDS
-from omnistage.stage_configs.graph import SAMPLING, StageGraph, StageSpec, nearest
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.json_types import Json, JsonMap
+from omnistage.stage_configs.rules.engine_arguments import engine_arguments
 from omnistage.stage_configs.yaml_document import Place, YamlProblem, dotted, parse
 
 STAGE, ANY, DEFAULT, NAMES = "--stage", "--set", "--set-default", "--served-model-name"

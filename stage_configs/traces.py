@@ -2,8 +2,9 @@
 
 from urllib.parse import urlsplit
 
+from omnistage.stage_configs.declared.stage import StageSpec
 from omnistage.stage_configs.families import KINDS
-from omnistage.stage_configs.graph import StageGraph, StageSpec
+from omnistage.stage_configs.graph import StageGraph
 
 PATH = "/v1/traces"  # OTLP's own, below a collector's address
 

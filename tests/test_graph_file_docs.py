@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from omnistage.server import cli
+from omnistage.stage_configs.declared.edge import Edge
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stage_configs.families import KINDS
-from omnistage.stage_configs.graph import Deadlines, Edge, StageGraph
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import Payload
 

@@ -21,10 +21,10 @@ from omnistage.server.cli.changes import (
 from omnistage.server.cli.graphs import fail, find_graph, missing_gpus
 from omnistage.server.cli.planning.command import LayoutRequest, plan_gpus
 from omnistage.server.cli.planning.stage_texts import argument_lines, chunk_sizes, gpu_names
-from omnistage.stage_configs.edge_payloads import named
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
 from omnistage.stage_configs.packages import missing_features, missing_packages
+from omnistage.stage_configs.rules.edge_payloads import named
 
 
 def plan(

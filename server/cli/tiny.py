@@ -18,7 +18,7 @@ from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.guard import refused
 from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.family import Family, TinyModel
-from omnistage.stage_configs.random_weights import RANDOM_NOTE, mark_random
+from omnistage.stage_configs.models.random_weights import RANDOM_NOTE, mark_random
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter

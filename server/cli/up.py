@@ -13,7 +13,7 @@ from omnistage.server.cli.serve import serve_typed
 from omnistage.server.cli.serving.options import ServeOptions
 from omnistage.server.cli.serving.page_process import PageProcess, missing_page
 from omnistage.server.cli.serving.with_options import with_serve_options
-from omnistage.stage_configs.embedded import DEFAULT
+from omnistage.stage_configs.models.embedded import DEFAULT
 
 if TYPE_CHECKING:
     from omnistage.server.serve import PageAt

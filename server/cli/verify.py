@@ -28,11 +28,11 @@ from omnistage.server.cli.verifying.reference import NoReference, check_packages
 from omnistage.server.cli.verifying.report import NOT_RUN, Comparison
 from omnistage.server.telemetry.logs import configure_logging
 from omnistage.server.telemetry.quiet import quieten
-from omnistage.stage_configs.cache_folder import logs_folder
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
 from omnistage.stage_configs.kinds import PublishedReference
+from omnistage.stage_configs.models.cache_folder import logs_folder
 from omnistage.stage_configs.overrides import Override
 from omnistage.stages.messages.to_reference import Found, ReferenceJob
 

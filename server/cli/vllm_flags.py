@@ -10,7 +10,7 @@ from typing import TypedDict
 
 import yaml
 
-from omnistage.stage_configs.engine_arguments import is_switch, vllm_arguments
+from omnistage.stage_configs.rules.engine_arguments import is_switch, vllm_arguments
 
 SAME_SWITCHES = ("--allow-credentials",)  # of vLLM, and ours
 LEAVE_OUT = "leave it out"

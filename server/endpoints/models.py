@@ -14,7 +14,7 @@ from omnistage.server.tasks.tokens import OF_TOKENIZERS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_parts import chat_outputs
 from omnistage.stage_configs.json_types import JsonMap
-from omnistage.stage_configs.random_weights import note_of
+from omnistage.stage_configs.models.random_weights import note_of
 from omnistage.stages.messages.to_gateway import Lora
 
 

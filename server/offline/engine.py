@@ -46,9 +46,9 @@ from omnistage.server.tasks.service import Service
 from omnistage.server.tasks.speech.stored_voices import StoredVoices
 from omnistage.server.telemetry.logs import LogFormat, configure_logging, log_environment
 from omnistage.server.telemetry.quiet import is_quiet, quieten
-from omnistage.stage_configs.cache_folder import logs_folder
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.random_weights import RANDOM_NOTE, has_random_weights
+from omnistage.stage_configs.models.cache_folder import logs_folder
+from omnistage.stage_configs.models.random_weights import RANDOM_NOTE, has_random_weights
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 from omnistage.server.offline.errors import StartFailed
 from omnistage.server.options import RunOptions
+from omnistage.stage_configs.declared.problems import nearest
 from omnistage.stage_configs.gpus import visible_gpus
-from omnistage.stage_configs.graph import StageGraph, nearest
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.json_types import JsonMap
-from omnistage.stage_configs.mps import inherited_share_problem
 from omnistage.stage_configs.overrides import STAGE_KEYS, Override
 from omnistage.stage_configs.packages import missing_features, missing_packages
 from omnistage.stage_configs.pick import find_graph
+from omnistage.stage_configs.rules.mps import inherited_share_problem
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from omnistage.server.placement.nodes import NodeLost, Nodes, RunningNode
+from omnistage.stage_configs.declared.stage import StageSpec
 from omnistage.stage_configs.gpus import VISIBLE
-from omnistage.stage_configs.graph import StageSpec
 from omnistage.stages.messages.loading import Loading, Phase, write_loading
 
 logger = logging.getLogger(__name__)

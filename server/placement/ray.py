@@ -37,9 +37,9 @@ from omnistage.connectors.tcp.orders import LinkSettings
 from omnistage.server.placement.agent import Agent, News, Node, NodeHalf
 from omnistage.server.placement.node_agent import HomeAgent, NodeAgent
 from omnistage.server.placement.nodes import NodeLost
+from omnistage.stage_configs.declared.placement import GPU
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.json_types import Json
-from omnistage.stage_configs.placement import GPU
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from omnistage.server.realtime.voice.formats import PCM, PCM_SAMPLES, FormatName
 from omnistage.server.realtime.voice.turns import TurnSettings
 from omnistage.server.tasks.chat.schema import Voice
 from omnistage.server.tasks.transcripts.transcription_fields import Language, Text
-from omnistage.stage_configs.sampling import Count, Flag, Number
+from omnistage.stage_configs.declared.sampling import Count, Flag, Number
 
 MIN_SPEED, MAX_SPEED = 0.25, 1.5
 # The silence after which a turn has ended, by how eager to answer the session is.

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.common.fields import RequestFields, parse
+from omnistage.stage_configs.declared.sampling import Count
 from omnistage.stage_configs.json_types import Json, JsonMap
-from omnistage.stage_configs.sampling import Count
 
 ALPHABET = string.ascii_letters + string.digits
 LENGTH = 21

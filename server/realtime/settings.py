@@ -11,8 +11,8 @@ from omnistage.server.realtime.audio_settings import (
     Transcription,
 )
 from omnistage.server.tasks.chat.schema import Tools
+from omnistage.stage_configs.declared.sampling import Flag, Temperature
 from omnistage.stage_configs.json_types import Json, JsonMap
-from omnistage.stage_configs.sampling import Flag, Temperature
 
 Modality = Literal["text", "audio"]
 

@@ -20,8 +20,8 @@ from omnistage.server.tasks.chat.schema import (
     Tools,
     at_most,
 )
+from omnistage.stage_configs.declared.sampling import Count, Flag, NumTokens
 from omnistage.stage_configs.json_types import Json
-from omnistage.stage_configs.sampling import Count, Flag, NumTokens
 
 
 def _object(required: Schema, optional: Schema | None = None) -> Schema:

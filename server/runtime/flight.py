@@ -15,7 +15,7 @@ from omnistage.server.runtime.first_sound import SpokenPlace
 from omnistage.server.runtime.request import GraphRequest, Output
 from omnistage.server.runtime.samples import sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stages.messages.to_gateway import (
     Embedding,
     ImagePixels,

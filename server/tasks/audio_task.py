@@ -21,9 +21,9 @@ from omnistage.server.tasks.pieces import Answer, Piece, stamps_of
 from omnistage.server.tasks.recordings import audio_of
 from omnistage.server.tasks.service import Caller, Service
 from omnistage.server.tasks.videos.media import MediaField, Source, check_places, given_media
+from omnistage.stage_configs.declared.sampling import Count, Number, Seed
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_parts import generates_audio, reads_out
-from omnistage.stage_configs.sampling import Count, Number, Seed
 from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.to_stage import Request
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from omnistage.server.tasks.chat.schema import MAX_NAMES, at_most
+from omnistage.stage_configs.declared.sampling import Count, Flag
 from omnistage.stage_configs.json_types import Json
-from omnistage.stage_configs.sampling import Count, Flag
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]

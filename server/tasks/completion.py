@@ -12,7 +12,7 @@ from omnistage.server.tasks.chat.completion_fields import (
 )
 from omnistage.server.tasks.chat.translate import entry_defaults
 from omnistage.server.tasks.service import Caller, Service, send
-from omnistage.stage_configs.sampling import with_defaults
+from omnistage.stage_configs.declared.sampling import with_defaults
 from omnistage.stages.messages.body import Prompt
 from omnistage.stages.messages.to_stage import Request
 

@@ -13,7 +13,7 @@ from omnistage.server.common.fields import Refused, RequestFields
 from omnistage.server.common.served import check_makes, check_model
 from omnistage.server.runtime.request import EmbeddingOutput, GraphRequest, Outputs
 from omnistage.server.tasks.service import Caller, Service, send
-from omnistage.stage_configs.sampling import Count
+from omnistage.stage_configs.declared.sampling import Count
 from omnistage.stages.messages.body import Embed
 from omnistage.stages.messages.to_stage import Request
 

@@ -25,9 +25,9 @@ from omnistage.server.tasks.chat.schema import (
     at_most,
 )
 from omnistage.server.tasks.chat.tools import checked_tools
+from omnistage.stage_configs.declared.sampling import Flag
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.json_types import Json, JsonMap
-from omnistage.stage_configs.sampling import Flag
 
 MAX_CHARACTERS = 1 << 20  # of all texts: a tokenizer has one thread for all requests
 # Of a conversation alone; a prompt has no template.

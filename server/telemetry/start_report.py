@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.text import Text
 
 from omnistage.server.telemetry.quiet import QuietTerminal
-from omnistage.stage_configs.cache_folder import logs_folder
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_parts import generates_audio
 from omnistage.stage_configs.json_types import JsonMap
+from omnistage.stage_configs.models.cache_folder import logs_folder
+from omnistage.stage_configs.models.random_weights import RANDOM_NOTE, has_random_weights, note_of
 from omnistage.stage_configs.packages import VLLM_PACKAGES, installed
-from omnistage.stage_configs.random_weights import RANDOM_NOTE, has_random_weights, note_of
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from omnistage.stage_configs.checkpoint import PIPELINE, Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.kinds import GivenArguments, Kind, Payload, payloads
-from omnistage.stage_configs.own_arguments import LATE_INPUTS, MODEL_CLASS, Own, Owned
+from omnistage.stage_configs.rules.own_arguments import LATE_INPUTS, MODEL_CLASS, Own, Owned
 
 HERE = "omnistage.stages.glm_image"
 CLASS = "GlmImagePipeline"

@@ -3,7 +3,7 @@
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.kinds import GivenArguments, Kind, Payload, payloads
-from omnistage.stage_configs.own_arguments import LATE_INPUTS, TEXT_ENCODER, Owned
+from omnistage.stage_configs.rules.own_arguments import LATE_INPUTS, TEXT_ENCODER, Owned
 
 HERE = "omnistage.stages.mammothmoda2"
 TINY_HIDDEN_SIZE = 1024  # below this a checkpoint is one of ours: it runs anywhere

@@ -10,7 +10,7 @@ from omnistage.stage_configs.kinds import (
     payloads,
     vocoder_kind,
 )
-from omnistage.stage_configs.own_arguments import MODEL_CLASS, TALKER
+from omnistage.stage_configs.rules.own_arguments import MODEL_CLASS, TALKER
 
 HERE = "omnistage.stages.qwen2_5_omni"
 WRITE_TINY = f"{HERE}.checkpoint.tiny:write_tiny_checkpoint"

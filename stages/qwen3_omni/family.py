@@ -12,7 +12,7 @@ from omnistage.stage_configs.kinds import (
     payloads,
     vocoder_kind,
 )
-from omnistage.stage_configs.own_arguments import MODEL_CLASS, TALKER
+from omnistage.stage_configs.rules.own_arguments import MODEL_CLASS, TALKER
 
 HERE = "omnistage.stages.qwen3_omni"
 MODEL_TYPE = "qwen3_omni_moe"

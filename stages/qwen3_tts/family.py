@@ -10,7 +10,7 @@ from omnistage.stage_configs.kinds import (
     payloads,
     vocoder_kind,
 )
-from omnistage.stage_configs.own_arguments import TALKER
+from omnistage.stage_configs.rules.own_arguments import TALKER
 
 HERE = "omnistage.stages.qwen3_tts"
 MODEL_TYPE = "qwen3_tts"

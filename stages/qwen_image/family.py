@@ -2,7 +2,7 @@
 
 from omnistage.stage_configs.family import Family
 from omnistage.stage_configs.kinds import GivenArguments, Kind, Payload, payloads
-from omnistage.stage_configs.own_arguments import TEXT_ENCODER
+from omnistage.stage_configs.rules.own_arguments import TEXT_ENCODER
 
 HERE = "omnistage.stages.qwen_image"
 

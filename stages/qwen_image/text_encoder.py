@@ -9,7 +9,7 @@ from vllm.platforms import current_platform
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.kinds import Payload
-from omnistage.stage_configs.own_arguments import ROWS_OF_ALL_POSITIONS, with_own
+from omnistage.stage_configs.rules.own_arguments import ROWS_OF_ALL_POSITIONS, with_own
 from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
 from omnistage.stages.messages.edge import Open, described
 from omnistage.stages.messages.to_gateway import Ready

@@ -14,7 +14,7 @@ from vllm.outputs import RequestOutput
 from omnistage.connectors.chunk import Tensor
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import Payload
-from omnistage.stage_configs.own_arguments import TALKER, with_own
+from omnistage.stage_configs.rules.own_arguments import TALKER, with_own
 from omnistage.stages.messages.edge import NOTHING, NothingToSay, Open, Waits, described
 from omnistage.stages.messages.to_gateway import Ready, Speech
 from omnistage.stages.messages.to_stage import Request

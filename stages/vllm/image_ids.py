@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.platforms import current_platform
 
-from omnistage.stage_configs.own_arguments import Owned, with_own
+from omnistage.stage_configs.rules.own_arguments import Owned, with_own
 from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vllm.answers.seeds import derived_seed

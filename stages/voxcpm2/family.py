@@ -3,7 +3,7 @@
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.kinds import Kind, Payload, payloads, vocoder_kind
-from omnistage.stage_configs.own_arguments import TALKER, Own
+from omnistage.stage_configs.rules.own_arguments import TALKER, Own
 
 HERE = "omnistage.stages.voxcpm2"
 ARCHITECTURE = "voxcpm2"

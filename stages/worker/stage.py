@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.connectors.standstill import Standstills
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.replicas import stage_of

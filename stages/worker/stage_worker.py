@@ -25,11 +25,13 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.connectors.options import Option
 from omnistage.connectors.segments import ENDING, PLACE, remove_segments
+from omnistage.stage_configs.declared.edge import Edge
+from omnistage.stage_configs.declared.stage import StageSpec
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.gpus import gpu_environment, visible_gpus
-from omnistage.stage_configs.graph import Edge, StageGraph, StageSpec
-from omnistage.stage_configs.parallel import num_lanes
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.replicas import stage_of
+from omnistage.stage_configs.rules.parallel import num_lanes
 from omnistage.stages.messages.addresses import (
     feed_address,
     opens_address,

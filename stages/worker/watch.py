@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from omnistage.connectors.standstill import Standstills
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stages.worker.failure import RequestError
 
 

@@ -8,7 +8,7 @@ from support.prompts import Question, image_part, plain, question, sound_part, t
 from support.recordings import recording
 from support.reference import Reference
 
-from omnistage.stage_configs.embedded import CHECKPOINTS
+from omnistage.stage_configs.models.embedded import CHECKPOINTS
 
 pytestmark = pytest.mark.engine
 

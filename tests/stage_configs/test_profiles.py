@@ -7,9 +7,9 @@ import pytest
 from support.gateway import OMNI
 
 from omnistage.stage_configs import profiles
-from omnistage.stage_configs.engine_arguments import profiler_fields
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.profiles import VLLM, with_profiles
+from omnistage.stage_configs.rules.engine_arguments import profiler_fields
 
 FOLDER = Path("/profiles")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 
 from omnistage.server.runtime.processes.mps_daemon import PIPES, PROCESS_NAME
-from omnistage.stage_configs.mps import CONTROL
+from omnistage.stage_configs.rules.mps import CONTROL
 
 # As NVIDIA's own: -d starts a daemon, a command comes on standard input, and without a daemon
 # below the pipe directory the answer is an error. A daemon serves while its file is there; one that

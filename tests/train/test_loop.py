@@ -12,7 +12,7 @@ from sizes import small_config
 from tokens import make_tokenizer
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
 
-from omnistage.stage_configs.embedded import CHECKPOINTS
+from omnistage.stage_configs.models.embedded import CHECKPOINTS
 
 SMALL = CHECKPOINTS / "small"
 

@@ -54,8 +54,8 @@ from support.server import TinyServer, mps_option, running_server
 from turns import conversations, converse_all, rows_of, table_of
 
 from omnistage.stage_configs.families import FAMILIES
-from omnistage.stage_configs.mps import ALLOW, SHARE
 from omnistage.stage_configs.pick import GRAPHS
+from omnistage.stage_configs.rules.mps import ALLOW, SHARE
 
 STREAMS = (1, 8, 64)
 AFTER_A_KILL, NUM_ALONE = 8, 16

@@ -43,7 +43,7 @@ from rich.table import Table
 from support.pictures import pixels_of
 from support.server import ADMIN_KEY, TinyServer, running_server
 
-from omnistage.stage_configs.parallel import num_ranks
+from omnistage.stage_configs.rules.parallel import num_ranks
 from omnistage.stages.diffusion.checkpoint import write_tiny
 
 Engine = Mapping[str, Any]

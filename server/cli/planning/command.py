@@ -16,7 +16,7 @@ from omnistage.server.cli.planning.gpus import read_gpus
 from omnistage.server.cli.planning.layouts import Form, GpuUsage, Layout, layouts, title
 from omnistage.stage_configs.family import GRAPHS
 from omnistage.stage_configs.graph_file import GraphError, load_graph
-from omnistage.stage_configs.memory_needs import NoNeeds, needs_of
+from omnistage.stage_configs.models.memory_needs import NoNeeds, needs_of
 from omnistage.stage_configs.overrides import Override
 
 FORMS = get_args(Form)

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from omnistage.server.cli.planning.stage_texts import replica_count
-from omnistage.stage_configs.edge_payloads import named
-from omnistage.stage_configs.graph import StageGraph, StageSpec
+from omnistage.stage_configs.declared.stage import StageSpec
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.rules.edge_payloads import named
 
 
 def mermaid(graph: StageGraph) -> str:

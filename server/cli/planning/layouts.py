@@ -13,7 +13,7 @@ from omnistage.stage_configs.family import GRAPHS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.json_types import Json
-from omnistage.stage_configs.memory_needs import ModelNeeds, StageNeeds
+from omnistage.stage_configs.models.memory_needs import ModelNeeds, StageNeeds
 from omnistage.stage_configs.overrides import Override, overridden
 
 GB = 10**9

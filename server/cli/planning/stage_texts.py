@@ -2,7 +2,8 @@
 
 import json
 
-from omnistage.stage_configs.graph import Edge, StageSpec
+from omnistage.stage_configs.declared.edge import Edge
+from omnistage.stage_configs.declared.stage import StageSpec
 
 SECRET = frozenset({"hf_token"})  # arguments that are not shown
 

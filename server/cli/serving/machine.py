@@ -5,10 +5,10 @@ from pathlib import Path
 
 from omnistage.server.cli.graphs import fail, missing_gpus, warn
 from omnistage.stage_configs.checkpoint import looks_like_path
-from omnistage.stage_configs.determinism import cpu_note
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.mps import inherited_share_problem
 from omnistage.stage_configs.packages import is_installed, missing_features, missing_packages
+from omnistage.stage_configs.rules.determinism import cpu_note
+from omnistage.stage_configs.rules.mps import inherited_share_problem
 from omnistage.stage_configs.traces import traces_url
 
 OTLP_EXPORTER = "opentelemetry.exporter.otlp.proto.http"

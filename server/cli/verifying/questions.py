@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from omnistage.stage_configs.declared.stage import StageSpec
 from omnistage.stage_configs.families import KINDS
-from omnistage.stage_configs.graph import StageGraph, StageSpec
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_parts import chat_outputs
 from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stages.messages.to_reference import Task

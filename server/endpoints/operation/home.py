@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.stage_configs.random_weights import note_of
+from omnistage.stage_configs.models.random_weights import note_of
 
 LINKS = {
     "/docs": "the API, to read and to try",

@@ -6,8 +6,8 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from omnistage.server.common.fields import RequestFields
+from omnistage.stage_configs.declared.sampling import Count
 from omnistage.stage_configs.json_types import Json
-from omnistage.stage_configs.sampling import Count
 
 MIN_S, MAX_S, DEFAULT_S = 10, 7200, 600
 

@@ -9,7 +9,7 @@ from omnistage.connectors.contract import ChannelUsage, Connector, Losses, NoCha
 from omnistage.connectors.options import Option
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.parallel import num_lanes
+from omnistage.stage_configs.rules.parallel import num_lanes
 from omnistage.stages.messages.addresses import (
     feed_address,
     is_end_of,

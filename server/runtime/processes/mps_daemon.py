@@ -20,7 +20,7 @@ import psutil
 
 from omnistage.stage_configs.gpus import VISIBLE, used_gpus
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.mps import CONTROL, ask_daemon
+from omnistage.stage_configs.rules.mps import CONTROL, ask_daemon
 
 logger = logging.getLogger(__name__)
 

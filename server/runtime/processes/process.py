@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from omnistage.connectors.sweep import SCRATCH
-from omnistage.stage_configs.cache_folder import logs_folder
+from omnistage.stage_configs.models.cache_folder import logs_folder
 from omnistage.stages.messages.loading import clear_loading, read_loading
 from omnistage.stages.messages.start_failure import read_start_failure
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageState
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 
 logger = logging.getLogger(__name__)
 

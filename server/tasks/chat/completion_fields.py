@@ -8,7 +8,7 @@ from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.common.fields import Refused
 from omnistage.server.tasks.chat.fields import OF_CHATS, REFUSED
 from omnistage.server.tasks.chat.schema import MAX_CHOICES, MAX_TOP_LOGPROBS, Sampling
-from omnistage.stage_configs.sampling import Count, Flag
+from omnistage.stage_configs.declared.sampling import Count, Flag
 
 DEFAULT_TOKENS = 16  # OpenAI's
 

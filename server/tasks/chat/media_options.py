@@ -14,10 +14,10 @@ from omnistage.server.common.errors import invalid
 from omnistage.server.common.fields import parse
 from omnistage.server.media.parts import FRAME_FIELDS, PIXEL_FIELDS
 from omnistage.server.media.video.watching import MAX_FRAMES, MAX_RATE
+from omnistage.stage_configs.declared.sampling import Count, Flag, Number
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.json_types import JsonMap
-from omnistage.stage_configs.sampling import Count, Flag, Number
 
 Pixels = Annotated[Count, Field(ge=1024, le=12_845_056)]
 NumFrames = Annotated[Count, Field(ge=2, le=MAX_FRAMES)]

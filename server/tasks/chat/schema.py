@@ -19,8 +19,7 @@ from omnistage.server.tasks.chat.grammar import check_response_format, check_str
 from omnistage.server.tasks.chat.media_options import MediaOptions, ProcessorOptions
 from omnistage.server.tasks.chat.message_schema import MESSAGES
 from omnistage.server.tasks.chat.messages import unknown_keys
-from omnistage.stage_configs.json_types import Json
-from omnistage.stage_configs.sampling import (
+from omnistage.stage_configs.declared.sampling import (
     Count,
     Flag,
     MinTokens,
@@ -32,6 +31,7 @@ from omnistage.stage_configs.sampling import (
     TopK,
     TopP,
 )
+from omnistage.stage_configs.json_types import Json
 
 MAX_STOPS = 4
 MAX_TOP_LOGPROBS = 20

@@ -15,10 +15,10 @@ from omnistage.server.tasks.chat.media_options import check_heard, media_options
 from omnistage.server.tasks.chat.messages import checked_messages
 from omnistage.server.tasks.chat.schema import DONE, ChatRequest
 from omnistage.server.tasks.chat.tools import checked_tools
+from omnistage.stage_configs.declared.sampling import StageParameters, with_defaults
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_parts import chat_outputs
-from omnistage.stage_configs.sampling import StageParameters, with_defaults
 from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.to_stage import Parameter, Request
 

@@ -12,7 +12,7 @@ from omnistage.server.media.images import Encoding, InputImages
 from omnistage.server.runtime.request import GraphRequest
 from omnistage.server.tasks.chat.schema import Loras
 from omnistage.server.tasks.images.extra import ExtraFields
-from omnistage.stage_configs.sampling import Count, Flag, Number, Seed
+from omnistage.stage_configs.declared.sampling import Count, Flag, Number, Seed
 from omnistage.stages.messages.body import Draw, GivenMedium
 from omnistage.stages.messages.to_stage import Request
 

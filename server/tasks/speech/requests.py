@@ -16,7 +16,7 @@ from omnistage.server.runtime.request import (
 )
 from omnistage.server.tasks.speech.pieces import is_blank, pieces_of
 from omnistage.server.tasks.speech.reference import Reference
-from omnistage.stage_configs.sampling import MAX_SEED
+from omnistage.stage_configs.declared.sampling import MAX_SEED
 from omnistage.stages.messages.body import VoiceSample
 
 

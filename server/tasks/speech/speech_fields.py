@@ -10,7 +10,7 @@ from omnistage.server.tasks.chat.schema import StageParams, Voice
 from omnistage.server.tasks.speech.choice import Asked, Task
 from omnistage.server.tasks.speech.coming import NOTHING_SAID
 from omnistage.server.tasks.speech.pieces import is_blank
-from omnistage.stage_configs.sampling import Flag, Number, Seed
+from omnistage.stage_configs.declared.sampling import Flag, Number, Seed
 
 MAX_TEXT = 100_000
 MAX_INSTRUCTIONS = 4096

@@ -8,7 +8,7 @@ from omnistage.server.common.errors import invalid
 from omnistage.server.tasks.chat.schema import Loras
 from omnistage.server.tasks.images.extra import ExtraFields
 from omnistage.server.tasks.images.schema import MAX_PROMPT, Scale, sides_of
-from omnistage.stage_configs.sampling import Count, Flag, Number, Seed
+from omnistage.stage_configs.declared.sampling import Count, Flag, Number, Seed
 from omnistage.stage_configs.work import WorkBound
 
 DEFAULT_FPS = 16.0  # of a pipeline that knows none

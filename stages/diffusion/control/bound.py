@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from inspect import Parameter
 from math import isfinite
 
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stage_configs.work import MEGA, WorkBound
 from omnistage.stages.diffusion.engine.speed import Speed
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions

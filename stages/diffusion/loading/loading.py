@@ -11,7 +11,7 @@ import torch
 from diffusers import DiffusionPipeline
 
 from omnistage.stage_configs.checkpoint import PIPELINE, Checkpoint
-from omnistage.stage_configs.parallel import IN_BLOCKS
+from omnistage.stage_configs.rules.parallel import IN_BLOCKS
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes

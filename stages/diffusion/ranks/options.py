@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from omnistage.stage_configs.parallel import TILES, num_ranks, ranks_problem
+from omnistage.stage_configs.rules.parallel import TILES, num_ranks, ranks_problem
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.worker.extension import extension_of
 

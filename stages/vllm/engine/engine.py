@@ -13,8 +13,8 @@ from vllm.triton_utils import HAS_TRITON
 from vllm.usage.usage_lib import UsageContext
 
 from omnistage.connectors.large_blocks import set_large_blocks_apart
-from omnistage.stage_configs.determinism import SECOND_RUNNER
-from omnistage.stage_configs.own_arguments import (
+from omnistage.stage_configs.rules.determinism import SECOND_RUNNER
+from omnistage.stage_configs.rules.own_arguments import (
     BRIDGE,
     LATE_INPUTS,
     MODEL,
@@ -22,7 +22,7 @@ from omnistage.stage_configs.own_arguments import (
     Owned,
     refuse_own,
 )
-from omnistage.stage_configs.speculation import drafting
+from omnistage.stage_configs.rules.speculation import drafting
 from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.vllm.answers.truncation import PATH as TRUNCATION
 from omnistage.stages.vllm.compat import AsyncLLM, EngineArguments, PrometheusStatLogger

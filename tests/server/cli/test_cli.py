@@ -20,8 +20,8 @@ from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.mps import SHARE
 from omnistage.stage_configs.pick import GRAPHS
+from omnistage.stage_configs.rules.mps import SHARE
 from omnistage.stages.vllm.family import TEXT_ONLY
 
 runner = CliRunner()

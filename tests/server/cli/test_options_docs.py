@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.server.cli.strict_command import PREFIX
-from omnistage.stage_configs.graph import SAMPLING, StageSpec
+from omnistage.stage_configs.declared.sampling import StageParameters
+from omnistage.stage_configs.declared.stage import SAMPLING, StageSpec
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stage_configs.sampling import StageParameters
 
 TEXT = (Path(__file__).parents[3] / "docs" / "options.md").read_text()
 GROUP: Any = typer.main.get_command(cli.app)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.server.cli.planning.stage_texts import argument_lines
-from omnistage.stage_configs.graph import StageSpec
+from omnistage.stage_configs.declared.stage import StageSpec
 from omnistage.stage_configs.pick import GRAPHS
 
 runner = CliRunner()

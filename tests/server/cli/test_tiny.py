@@ -16,8 +16,13 @@ from omnistage.server import cli
 from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.models.random_weights import (
+    MARK,
+    RANDOM_NOTE,
+    has_random_weights,
+    note_of,
+)
 from omnistage.stage_configs.pick import GRAPHS, pick_graph
-from omnistage.stage_configs.random_weights import MARK, RANDOM_NOTE, has_random_weights, note_of
 
 
 def tiny(*arguments: str) -> Result:

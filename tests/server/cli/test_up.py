@@ -22,10 +22,10 @@ from typer.testing import CliRunner, Result
 
 from omnistage.server import cli
 from omnistage.server.cli.serving.page_process import PageProcess
-from omnistage.stage_configs.embedded import CHECKPOINTS, DEFAULT
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.models.embedded import CHECKPOINTS, DEFAULT
+from omnistage.stage_configs.models.random_weights import has_random_weights
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stage_configs.random_weights import has_random_weights
 
 TINY = str(GRAPHS / "qwen3_omni_tiny.yaml")
 GIVEN = ("up", TINY, "--model", "m")

@@ -8,7 +8,7 @@ import pytest
 from omnistage.server.offline.errors import StartFailed
 from omnistage.server.offline.options import GraphChoice, check_machine
 from omnistage.server.telemetry.logs import LogLevel, log_environment
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
 

@@ -12,7 +12,7 @@ from support.decoder_stage import StageHarness
 from support.waiting import until
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stages.qwen3_omni.code2wav_stage import Code2WavStage
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.vocoder.engine import DecoderEngine

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from vllm.triton_utils import HAS_TRITON
 
 from omnistage.connectors import make_connector
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stage_configs.kinds import Payload, payloads
 from omnistage.stages.messages.edge import EDGE, NothingToSay, Open, Waits
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta

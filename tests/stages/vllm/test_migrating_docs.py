@@ -14,9 +14,9 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from omnistage.server.cli import app
 from omnistage.server.cli.vllm_flags import Row, answers, instead_of, table
-from omnistage.stage_configs.engine_arguments import OURS as GRAPH_S
-from omnistage.stage_configs.engine_arguments import vllm_arguments
-from omnistage.stage_configs.graph import ROLES
+from omnistage.stage_configs.declared.stage import ROLES
+from omnistage.stage_configs.rules.engine_arguments import OURS as GRAPH_S
+from omnistage.stage_configs.rules.engine_arguments import vllm_arguments
 from omnistage.stages.vllm.compat import OnlineRenderer, OpenAIServingChat
 from omnistage.stages.vllm.engine_stage import LORA_MODULES
 

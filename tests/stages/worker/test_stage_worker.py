@@ -15,8 +15,9 @@ from support.waiting import until, wait_until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.stage_configs.declared.stage import StageSpec
 from omnistage.stage_configs.families import KINDS
-from omnistage.stage_configs.graph import StageGraph, StageSpec
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
 from omnistage.stages.messages.body import Chat, GivenText
 from omnistage.stages.messages.families import page

@@ -3,7 +3,7 @@
 import asyncio
 
 from omnistage.connectors.standstill import Standstills
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stages.worker.watch import Watch
 
 LONG_S = 600.0

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.server.cli.planning.drawing import mermaid
-from omnistage.stage_configs.edge_payloads import named
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
+from omnistage.stage_configs.rules.edge_payloads import named
 
 ARROW = re.compile(
     r"^    (?:stage_)?(\w+)(?:\(\[\w+\]\))? <?-- ([\w' ]+) --> (?:stage_)?(\w+)$", re.M

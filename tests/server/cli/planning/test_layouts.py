@@ -7,7 +7,7 @@ import pytest
 from omnistage.server.cli.planning.gpus import read_gpus
 from omnistage.server.cli.planning.layouts import Layout, layouts, title
 from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.memory_needs import needs_of
+from omnistage.stage_configs.models.memory_needs import needs_of
 from omnistage.stage_configs.overrides import stage_override
 
 OMNI = "Qwen/Qwen3-Omni-30B-A3B-Instruct"

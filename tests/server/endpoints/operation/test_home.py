@@ -11,7 +11,7 @@ from support.waiting import wait_until
 
 from omnistage.server.http.access.keys import Keys
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.random_weights import RANDOM_NOTE
+from omnistage.stage_configs.models.random_weights import RANDOM_NOTE
 
 
 def home(url: str, **headers: str) -> str:

@@ -18,7 +18,7 @@ from omnistage.server.tasks.speech.requests import (
     seed_of_piece,
     with_reference,
 )
-from omnistage.stage_configs.sampling import MAX_SEED
+from omnistage.stage_configs.declared.sampling import MAX_SEED
 from omnistage.stages.messages.body import VoiceSample
 
 REQUEST = speech_request("speech-1", ["audio"], 7, input="One two. Three four.", language="x")

@@ -12,7 +12,7 @@ import yaml
 from diffusers import QwenImagePipeline
 from support.tiny_pipelines import Settings, doubled, quiet
 
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.diffusion.control.bound import MARGIN, BoundOptions
 from omnistage.stages.diffusion.engine.speed import MAX_PIXELS, Speed, Stopwatch, Trials

@@ -16,7 +16,7 @@ from support.waiting import until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.stage import DiffusionStage

@@ -9,7 +9,7 @@ import pytest
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stage_configs.kinds import Payload, Payloads, payloads
 from omnistage.stages.messages.body import Chat, Draw
 from omnistage.stages.messages.edge import EDGE, Edge, NothingToSay, Open, ReleasedWords, Waits

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import vllm.envs
 
-from omnistage.stage_configs.determinism import SECOND_RUNNER
+from omnistage.stage_configs.rules.determinism import SECOND_RUNNER
 from omnistage.stages.vllm.answers.truncation import PATH as TRUNCATION
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.engine import engine

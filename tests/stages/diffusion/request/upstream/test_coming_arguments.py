@@ -12,7 +12,7 @@ import torch
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stage_configs.kinds import GivenArguments
 from omnistage.stages.diffusion.request.upstream.coming_arguments import (
     ComingArguments,

@@ -9,7 +9,7 @@ import torch
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stages.diffusion.request.upstream.coming_arguments import Upstream, placed
 from omnistage.stages.diffusion.request.upstream.coming_kv import kv_bytes_of
 from omnistage.stages.messages.arguments import ArgumentsToCome, KvToCome

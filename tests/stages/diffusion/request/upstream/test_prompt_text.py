@@ -8,7 +8,7 @@ import pytest
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
-from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stages.diffusion.request.upstream.prompt_text import PromptTexts
 from omnistage.stages.messages.edge import EDGE, ReleasedWords
 from omnistage.stages.worker.failure import RequestError

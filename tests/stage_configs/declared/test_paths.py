@@ -1,6 +1,6 @@
 """The order of stages, and the way to some of them."""
 
-from omnistage.stage_configs.paths import entries_of, ordered, path_to
+from omnistage.stage_configs.declared.paths import entries_of, ordered, path_to
 
 NAMES = ("dit", "code2wav", "talker", "thinker", "alone")
 EDGES = (("thinker", "talker"), ("talker", "code2wav"), ("thinker", "dit"))

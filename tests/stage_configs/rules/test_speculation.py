@@ -7,7 +7,7 @@ import pytest
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stage_configs.speculation import speculation_problem
+from omnistage.stage_configs.rules.speculation import speculation_problem
 
 DRAFTS = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
 

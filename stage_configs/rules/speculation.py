@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from omnistage.stage_configs.kinds import Kind
-from omnistage.stage_configs.parallel import Problem
+from omnistage.stage_configs.rules.parallel import Problem
 
 # Arguments of vLLM's engine, each of which makes it draft: as one, or in parts.
 SPECULATION = ("speculative_config", "spec_method", "spec_model", "spec_tokens")

@@ -8,8 +8,8 @@ that is refused. docs/deterministic.md says what holds then.
 from collections.abc import Iterator, Mapping
 
 from omnistage.stage_configs.kinds import Kind
-from omnistage.stage_configs.parallel import Problem
-from omnistage.stage_configs.speculation import SPECULATION
+from omnistage.stage_configs.rules.parallel import Problem
+from omnistage.stage_configs.rules.speculation import SPECULATION
 from omnistage.stage_configs.yaml_document import value_at
 
 MAX_BATCH = "max_batch"  # how many requests a step has at most, of kinds that merge them themselves

@@ -11,9 +11,9 @@ import yaml
 from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.family import GRAPHS
 from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.memory_needs import NoNeeds, all_needs, needs_of, read_needs
+from omnistage.stage_configs.models.memory_needs import NoNeeds, all_needs, needs_of, read_needs
 
-MEMORY = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+MEMORY = (Path(__file__).parents[3] / "docs" / "memory.md").read_text()
 OMNI = "Qwen/Qwen3-Omni-30B-A3B-Instruct"
 FILES = [path for _, family in FAMILIES.usable() for path in family.memory]
 

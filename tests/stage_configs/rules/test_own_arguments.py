@@ -6,8 +6,8 @@ import pytest
 
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import GraphError, load_graph
-from omnistage.stage_configs.own_arguments import TALKER, Own, own_problem, with_own
 from omnistage.stage_configs.pick import GRAPHS
+from omnistage.stage_configs.rules.own_arguments import TALKER, Own, own_problem, with_own
 
 OWN = {"cached": Own("why not", False), "interval": Own("of others", 0), "name": Own("it is given")}
 

@@ -6,12 +6,6 @@ from typing import Any
 import pytest
 
 from omnistage.stage_configs import graph as graphs
-from omnistage.stage_configs.determinism import (
-    VLLM_SWITCHES,
-    WORKSPACE,
-    cpu_note,
-    determinism_problem,
-)
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.overrides import (
@@ -21,6 +15,12 @@ from omnistage.stage_configs.overrides import (
     stage_override,
 )
 from omnistage.stage_configs.pick import GRAPHS
+from omnistage.stage_configs.rules.determinism import (
+    VLLM_SWITCHES,
+    WORKSPACE,
+    cpu_note,
+    determinism_problem,
+)
 
 OMNI, TINY, PICTURES = (
     GRAPHS / f"{name}.yaml" for name in ("qwen3_omni_1gpu", "qwen3_omni_tiny", "diffusers")

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from omnistage.server import cli
-from omnistage.stage_configs import architectures
-from omnistage.stage_configs.architectures import unknown_architectures, vllm_architectures
 from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.models import architectures
+from omnistage.stage_configs.models.architectures import unknown_architectures, vllm_architectures
 from omnistage.stage_configs.packages import VLLM_PACKAGES, installed
 from omnistage.stage_configs.pick import GRAPHS
 

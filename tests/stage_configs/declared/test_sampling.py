@@ -1,6 +1,6 @@
 """Defaults of sampling hold where nothing was asked for, and give way to what was."""
 
-from omnistage.stage_configs.sampling import StageParameters, with_defaults
+from omnistage.stage_configs.declared.sampling import StageParameters, with_defaults
 
 
 def test_what_was_asked_for_wins() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from omnistage.stage_configs import engine_arguments
-from omnistage.stage_configs.engine_arguments import is_switch, value_problem, vllm_arguments
 from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.rules import engine_arguments
+from omnistage.stage_configs.rules.engine_arguments import is_switch, value_problem, vllm_arguments
 
 
 def test_a_diffusion_stage_takes_those_that_are_known() -> None:
@@ -28,7 +28,7 @@ def test_code2wav_takes_those_that_are_known() -> None:
 def test_those_of_vllm_are_read_without_importing_it() -> None:
     program = (
         "import sys\n"
-        "from omnistage.stage_configs.engine_arguments import engine_arguments\n"
+        "from omnistage.stage_configs.rules.engine_arguments import engine_arguments\n"
         "print('max_model_len' in engine_arguments('vllm.text'), 'vllm' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from omnistage.stage_configs.embedded import CHECKPOINTS, EMBEDDED
 from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.models.embedded import CHECKPOINTS, EMBEDDED
 from omnistage.stage_configs.pick import GRAPHS, find_graph, pick_graph
 
 LIMIT_BYTES = 64 << 20

@@ -11,7 +11,7 @@ from omnistage.server import cli
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
-from omnistage.stage_configs.parallel import num_lanes
+from omnistage.stage_configs.rules.parallel import num_lanes
 
 TEXT = """\
 model: some/model

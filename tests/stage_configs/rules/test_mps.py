@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from omnistage.stage_configs import mps
 from omnistage.stage_configs.graph_file import GraphError, load_graph
-from omnistage.stage_configs.mps import ALLOW, SHARE, inherited_share_problem, share_problem
 from omnistage.stage_configs.pick import GRAPHS
+from omnistage.stage_configs.rules import mps
+from omnistage.stage_configs.rules.mps import ALLOW, SHARE, inherited_share_problem, share_problem
 
 GRAPH = """\
 model: some/model

@@ -1,0 +1,1 @@
+"""Declares stages, edges, deadlines, and the graph of them."""

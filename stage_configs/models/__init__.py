@@ -1,0 +1,1 @@
+"""Knows models: architectures, embedded ones, their memory and their caches."""

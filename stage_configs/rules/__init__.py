@@ -1,0 +1,1 @@
+"""Refuses what cannot be served, before anything loads."""
