@@ -14,7 +14,7 @@ from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.speech.thinker_stage import ThinkerEngine, ThinkerStage
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.request_options import ExportedRows
-from omnistage.stages.worker.coming_text import ComingText, ComingTexts
+from omnistage.stages.worker.requests.coming_text import ComingText, ComingTexts
 from omnistage.stages.worker.stage import Downstream, StagePorts
 
 THINKER = ModelPart("thinker.", Qwen3OmniMoeThinkerTextModel)

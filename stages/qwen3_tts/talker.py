@@ -36,9 +36,9 @@ from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.request_options import CodeSampling, late_input_options
 from omnistage.stages.vllm.step.step_schema import ColumnLayout
-from omnistage.stages.worker.coming_text import ComingText, ComingTexts
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.own_feed import OwnFeed
+from omnistage.stages.worker.requests.coming_text import ComingText, ComingTexts
+from omnistage.stages.worker.requests.own_feed import OwnFeed
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 logger = logging.getLogger(__name__)

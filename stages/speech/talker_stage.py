@@ -37,8 +37,8 @@ from omnistage.stages.vllm.step.step import OVERDUE
 from omnistage.stages.vllm.step.step_schema import StepSchema
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.lanes import lane_of
+from omnistage.stages.worker.requests.watch import overdue
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
-from omnistage.stages.worker.watch import overdue
 
 NO_WEIGHTS = "the talker keeps tables that it made from its checkpoint while it loaded"
 

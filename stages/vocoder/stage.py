@@ -22,8 +22,8 @@ from omnistage.stages.vocoder.control import COMMANDS, DecoderControl, DecoderWe
 from omnistage.stages.vocoder.decoder import Frames
 from omnistage.stages.vocoder.engine import DecodedAudio, DecodeFailed, DecoderEngine
 from omnistage.stages.worker.failure import RequestError, out_of_memory
+from omnistage.stages.worker.requests.watch import Watch, overdue
 from omnistage.stages.worker.stage import Opened, StagePorts
-from omnistage.stages.worker.watch import Watch, overdue
 
 logger = logging.getLogger(__name__)
 

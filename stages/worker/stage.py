@@ -24,10 +24,10 @@ from omnistage.stages.messages.to_gateway import (
     Ready,
 )
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.worker.coming_media import Received
 from omnistage.stages.worker.ports import Port
-from omnistage.stages.worker.room import Room
-from omnistage.stages.worker.watch import Watch
+from omnistage.stages.worker.requests.coming_media import Received
+from omnistage.stages.worker.requests.room import Room
+from omnistage.stages.worker.requests.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)

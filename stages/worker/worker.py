@@ -33,7 +33,7 @@ def main() -> None:
     begin_imports()
     install_in_children(arguments.run_directory / f"{arguments.stage}.site")
 
-    from omnistage.stages.worker.stage_worker import run_stage
+    from omnistage.stages.worker.process.stage_process import run_stage
 
     run_stage(arguments.stage, arguments.run_directory)
 

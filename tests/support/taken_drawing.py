@@ -7,7 +7,7 @@ from support.fake_stages import FakeStage
 
 from omnistage.stages.messages.body import Draw, GivenMedium
 from omnistage.stages.messages.to_stage import MediumPiece
-from omnistage.stages.worker.coming_media import ComingMedia
+from omnistage.stages.worker.requests.coming_media import ComingMedia
 
 
 class TakenDrawing:

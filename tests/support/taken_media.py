@@ -14,7 +14,7 @@ from omnistage.server.media.video.frames import video_pixels
 from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import MediumKind, Request
-from omnistage.stages.worker.coming_media import ComingMedia, Received
+from omnistage.stages.worker.requests.coming_media import ComingMedia, Received
 from omnistage.stages.worker.stage import Opened
 
 READING = Reading(16_000, takes_video=True, sampler="qwen2_vl")

@@ -14,10 +14,10 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.messages.edge import Edge, Open, ReleasedWords
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
-from omnistage.stages.worker.coming_text import ComingTexts
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.ledger import Held, Ledger
-from omnistage.stages.worker.own_feed import OwnFeed
+from omnistage.stages.worker.requests.coming_text import ComingTexts
+from omnistage.stages.worker.requests.own_feed import OwnFeed
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 ENGINE_S = 0.1

@@ -56,7 +56,7 @@ from omnistage.stages.diffusion.ranks.worker import (
     worker_main,
 )
 from omnistage.stages.worker.extension import extension_of
-from omnistage.stages.worker.stage_worker import ENGINE_DIED
+from omnistage.stages.worker.process.engine_processes import ENGINE_DIED
 from omnistage.stages.worker.start_error import tell_engines_failure
 
 logger = logging.getLogger(__name__)

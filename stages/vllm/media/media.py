@@ -19,7 +19,7 @@ from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.media.frames import sampler_of
-from omnistage.stages.worker.coming_media import Received
+from omnistage.stages.worker.requests.coming_media import Received
 
 CONNECTOR = "omnistage"
 VARIABLE = "VLLM_MEDIA_CONNECTOR"  # names vLLM's connector of media

@@ -2,10 +2,17 @@
 
 import asyncio
 import contextlib
+import logging
 import multiprocessing
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+from omnistage.stages.worker.stage import HasEngine, Stage
+
+logger = logging.getLogger("omnistage.stage")
+
+ENGINE_DIED = 70  # the exit code of a stage whose engine has died
 
 # How Python starts a process for multiprocessing, and what vLLM names its ranks.
 SPAWNED, RANK = b"--multiprocessing-fork", b"::Worker"
@@ -58,3 +65,18 @@ class EngineProcesses:
             loop.remove_reader(file)
             os.close(file)
         self._files = []
+
+
+def end_with(process: int) -> None:
+    """End at once with a process of our engine, so that the server starts us again."""
+    logger.error("process %d of the engine ended", process)
+    os._exit(ENGINE_DIED)
+
+
+def leave_if_engine_died(stage: Stage, name: str) -> None:
+    """Exit if the engine has died: its processes may take seconds to end, and requests would
+    fail.
+    """
+    if isinstance(stage, HasEngine) and stage.is_dead:
+        logger.error("the engine of stage %s has died", name)
+        os._exit(ENGINE_DIED)

@@ -17,7 +17,7 @@ from omnistage.server.media import containers
 from omnistage.server.media import sound as sound_module
 from omnistage.server.media.containers import MAX_DURATION_S, opened
 from omnistage.server.media.video import frames
-from omnistage.stages.worker.coming_media import Received
+from omnistage.stages.worker.requests.coming_media import Received
 
 
 def user(*parts: Any) -> list[dict[str, Any]]:

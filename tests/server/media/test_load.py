@@ -27,7 +27,7 @@ from omnistage.server.media.incoming import Incoming
 from omnistage.server.media.load import MAX_FETCHED, MAX_MEDIA, MediaLoader
 from omnistage.server.media.sound import RawAudio
 from omnistage.stages.messages.to_gateway import Reading
-from omnistage.stages.worker.coming_media import ComingMedia, Received
+from omnistage.stages.worker.requests.coming_media import ComingMedia, Received
 
 SECONDS = 1600 / 16_000  # of `good_wav` and `sound(1600)`
 

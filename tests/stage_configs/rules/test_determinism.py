@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omnistage.stage_configs import graph as graphs
+from omnistage.stage_configs.declared import graph as graphs
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.overrides import (

@@ -17,7 +17,7 @@ from omnistage.connectors.chunk import Tensor
 from omnistage.stages.messages.body import Transcribe
 from omnistage.stages.messages.to_gateway import TranscriptDelta
 from omnistage.stages.messages.to_stage import MediumPiece, Request
-from omnistage.stages.worker.coming_media import ComingMedia
+from omnistage.stages.worker.requests.coming_media import ComingMedia
 from omnistage.stages.worker.stage import Opened
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]

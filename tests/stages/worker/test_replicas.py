@@ -49,7 +49,7 @@ GRAPH: dict[str, Any] = {
 async def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
     monkeypatch.setitem(KINDS, "test.writes", WRITES)
     monkeypatch.setitem(KINDS, "test.joins", JOINS)
-    monkeypatch.setattr("omnistage.stages.worker.stage_worker.STATUS_INTERVAL_S", 0.01)
+    monkeypatch.setattr("omnistage.stages.worker.reports.STATUS_INTERVAL_S", 0.01)
     monkeypatch.setattr("omnistage.stages.worker.stage_worker.visible_gpus", list)
     async with served(StageGraph.model_validate(GRAPH), tmp_path) as running:
         yield running

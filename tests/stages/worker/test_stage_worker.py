@@ -43,7 +43,9 @@ from omnistage.stages.messages.to_stage import (
     Request,
     Stop,
 )
-from omnistage.stages.worker.stage_worker import ENGINE_DIED, StageWorker, stage_environment
+from omnistage.stages.worker.process.engine_processes import ENGINE_DIED
+from omnistage.stages.worker.process.stage_process import stage_environment
+from omnistage.stages.worker.stage_worker import StageWorker
 
 TESTS = Path(__file__).parents[2]
 RUN = """
@@ -51,7 +53,7 @@ import sys
 from pathlib import Path
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
-from omnistage.stages.worker.stage_worker import run_stage
+from omnistage.stages.worker.process.stage_process import run_stage
 KINDS["vllm.text"] = Kind(sys.argv[1], frozenset({"text"}))
 run_stage("one", Path(sys.argv[2]))
 """
@@ -192,7 +194,7 @@ async def test_an_answer_leaves_nothing(gateway: Gateway) -> None:
 async def test_what_an_engine_gives_back_after_an_answer_is_told_soon(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omnistage.stages.worker.stage_worker.STATUS_INTERVAL_S", 60.0)
+    monkeypatch.setattr("omnistage.stages.worker.reports.STATUS_INTERVAL_S", 60.0)
     gateway.send("a", "engine")
     await until(lambda: bool(gateway.of("a")) and is_idle(gateway, 1))
     told = [chunk.message for chunk in gateway.got if isinstance(chunk.message, Status)]

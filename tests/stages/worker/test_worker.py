@@ -50,9 +50,9 @@ async def fork(note):
 def run_stage(name, directory):
     asyncio.run(fork(directory / name))
 
-stage_worker = ModuleType("stage_worker")
-stage_worker.run_stage = run_stage
-sys.modules["omnistage.stages.worker.stage_worker"] = stage_worker
+stage_process = ModuleType("stage_process")
+stage_process.run_stage = run_stage
+sys.modules["omnistage.stages.worker.process.stage_process"] = stage_process
 worker.main()
 """
 
@@ -80,9 +80,9 @@ def run_stage(name, directory):
         import onnxruntime
     print(os.environ.get("ORT_DISABLE_TELEMETRY"))
 
-stage_worker = ModuleType("stage_worker")
-stage_worker.run_stage = run_stage
-sys.modules["omnistage.stages.worker.stage_worker"] = stage_worker
+stage_process = ModuleType("stage_process")
+stage_process.run_stage = run_stage
+sys.modules["omnistage.stages.worker.process.stage_process"] = stage_process
 worker.main()
 """
 

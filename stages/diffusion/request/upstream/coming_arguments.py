@@ -21,8 +21,8 @@ from omnistage.stages.diffusion.request.upstream.coming_kv import ComingKv, KvRo
 from omnistage.stages.messages.arguments import ArgumentsToCome, RowsToCome
 from omnistage.stages.messages.edge import Edge, Ids, KeysAndValues, Rows
 from omnistage.stages.worker.ledger import Held, Ledger
+from omnistage.stages.worker.requests.watch import Watch, overdue
 from omnistage.stages.worker.stage import StagePorts
-from omnistage.stages.worker.watch import Watch, overdue
 
 
 class ComingArguments:

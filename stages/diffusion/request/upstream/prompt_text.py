@@ -6,8 +6,8 @@ from collections.abc import Callable
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.messages.edge import Edge, ReleasedWords
+from omnistage.stages.worker.requests.watch import Watch, overdue
 from omnistage.stages.worker.stage import StagePorts
-from omnistage.stages.worker.watch import Watch, overdue
 
 
 class _Text:

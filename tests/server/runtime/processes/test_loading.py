@@ -47,7 +47,7 @@ async def started(tmp_path: Path) -> AsyncIterator[Started]:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.message for one in caplog.records if one.name.endswith("runtime.loading")]
+    return [one.message for one in caplog.records if one.name.endswith("processes.loading")]
 
 
 async def test_without_a_terminal_each_phase_of_a_stage_is_one_line(

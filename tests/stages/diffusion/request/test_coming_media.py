@@ -17,7 +17,7 @@ from omnistage.stages.diffusion.request.media import media_of
 from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.worker.coming_media import ComingMedia
+from omnistage.stages.worker.requests.coming_media import ComingMedia
 from omnistage.stages.worker.stage import Opened
 
 

@@ -22,7 +22,7 @@ from omnistage.stages.vllm.media.media import (
     received,
     use_received_media,
 )
-from omnistage.stages.worker.coming_media import Received, ReceivedMedium
+from omnistage.stages.worker.requests.coming_media import Received, ReceivedMedium
 
 NAME = "omnistage:a"
 

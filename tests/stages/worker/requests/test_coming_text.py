@@ -3,7 +3,7 @@
 import asyncio
 
 from omnistage.stages.messages.body import GivenText
-from omnistage.stages.worker.coming_text import ComingText, ComingTexts
+from omnistage.stages.worker.requests.coming_text import ComingText, ComingTexts
 
 
 async def read(text: ComingText, wait_s: float = 5.0) -> tuple[list[str], int]:

@@ -4,7 +4,7 @@ import asyncio
 
 from omnistage.connectors.standstill import Standstills
 from omnistage.stage_configs.declared.graph import Deadlines
-from omnistage.stages.worker.watch import Watch
+from omnistage.stages.worker.requests.watch import Watch
 
 LONG_S = 600.0
 

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from omnistage.stages.worker.requests.watch import Watch
 from omnistage.stages.worker.stage import Opened
-from omnistage.stages.worker.watch import Watch
 
 
 class Joining:

@@ -170,7 +170,7 @@ def play(tmp_path: Path) -> Iterator[Play]:
                 joins=name == "d",
             )
             patch.setitem(KINDS, f"test.{name}", kind)
-        patch.setattr("omnistage.stages.worker.stage_worker.STATUS_INTERVAL_S", 0.002)
+        patch.setattr("omnistage.stages.worker.reports.STATUS_INTERVAL_S", 0.002)
         patch.setattr("omnistage.stages.worker.stage_worker.visible_gpus", list)
         play = Play(tmp_path)
         yield play
@@ -178,7 +178,7 @@ def play(tmp_path: Path) -> Iterator[Play]:
 
 
 def test_it_stops_at_the_moment_at_which_its_counters_change(play: Play) -> None:
-    play.loop.call_soon(play.worker._changed.set)
+    play.loop.call_soon(play.worker._work.changed.set)
     play.loop.call_soon(play.worker._stopping.set)
     play.loop.run_until_complete(asyncio.wait({play.running}, timeout=60))
     assert play.running.done()
@@ -190,9 +190,9 @@ def test_its_loop_goes_on_while_the_gateway_takes_no_counters(play: Play) -> Non
 
     async def run() -> None:
         while play.worker._outputs.credit(ABOUT_ITSELF):
-            play.worker._changed.set()
+            play.worker._work.changed.set()
             await asyncio.sleep(0)
-        play.worker._changed.set()
+        play.worker._work.changed.set()
         await asyncio.sleep(0.05)
         told = len(play.of_itself(Status))  # with room for more
         await play.until(lambda: len(play.of_itself(Status)) > told)

@@ -5,7 +5,7 @@ import pytest
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.messages.to_stage import MediumPiece
-from omnistage.stages.worker.coming_media import ComingMedia
+from omnistage.stages.worker.requests.coming_media import ComingMedia
 
 
 def tensor(*values: float) -> Tensor:
