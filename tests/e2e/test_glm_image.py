@@ -4,8 +4,9 @@ import asyncio
 import base64
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from PIL import Image
 from references.omnigen2_drawings import Size, noise
 from support.glm_image import edit_arguments, make_greedy
 from support.image_requests import STEPS, ask, bare_pipeline, expected, is_same, pictures_of
-from support.killed_image_stage import check_a_killed_stage
+from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
+from support.leaving import LONG_IDS, MADE_IDS, MADE_STEPS, PROMPTS, all_leave
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
@@ -42,6 +44,7 @@ def server(tiny_glm_image: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("glm")
     document = yaml.safe_load((GRAPHS / "glm_image_tiny.yaml").read_text())
     document["stages"]["prior"]["engine"]["override_generation_config"] = {"temperature": 0}
+    document["stages"]["dit"]["engine"]["max_megapixels"] = 16
     graph = folder / "graph.yaml"
     graph.write_text(yaml.safe_dump(document))
     with running_server(str(graph), folder / "log", "--model", str(tiny_glm_image)) as running:
@@ -175,16 +178,36 @@ async def test_a_field_that_the_pipeline_does_not_take_is_refused_before_ids_are
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "negative_prompt")
 
 
-async def test_clients_that_hang_up_at_any_moment_leave_nothing(
-    server: TinyServer, bare_glm: Any
-) -> None:
-    async def hang_up(number: int) -> None:
-        asking = asyncio.create_task(ask(server, QUOTED, number))
-        await asyncio.sleep(number / 5)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+async def edited(server: TinyServer, seed: int) -> httpx.Response:
+    return await edit(server, EDITS[seed % len(EDITS)], seed)
 
-    await asyncio.gather(*(hang_up(number) for number in range(10)))
+
+async def made_of_ids_without_end(server: TinyServer, seed: int) -> httpx.Response:
+    return await ask(server, PROMPTS, seed, **LONG_IDS)
+
+
+async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:
+    return await ask(server, QUOTED, seed, **ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("send", "within", "stopped", "counter"),
+    [
+        (edited, "prior", ("prior", "engine"), ""),
+        (made_of_ids_without_end, "prior", None, MADE_IDS),
+        (drawn_without_end, "dit", None, MADE_STEPS),
+    ],
+    ids=["its prompt", "its ids", "its steps"],
+)
+async def test_clients_that_hang_up_leave_nothing(
+    send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
+    within: str,
+    stopped: Process | None,
+    counter: str,
+    server: TinyServer,
+    bare_glm: Any,
+) -> None:
+    await all_leave(server, partial(send, server), within, stopped, counter)
     (picture,) = pictures_of(await ask(server, "a cat", 1))
     assert is_same(picture, expected(bare_glm, "a cat", 1)[0])
 

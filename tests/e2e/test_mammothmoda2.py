@@ -3,15 +3,18 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from references.mammothmoda2_drawings import DRAWINGS, STEPS, Drawing
 from support.chaos import ready_again, victims
 from support.image_requests import ask, is_same, pictures_of
-from support.killed_image_stage import check_a_killed_stage
+from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
+from support.leaving import LONG_IDS, MADE_IDS, MADE_STEPS, PROMPTS, all_leave
 from support.mammothmoda2 import Recorded, recorded
 from support.pictures import png
 from support.reported_steps import check_every_step_is_reported
@@ -33,7 +36,8 @@ def server(
 ) -> Iterator[TinyServer]:
     """Its name makes sure that nothing is left of each test's requests."""
     log = tmp_path_factory.mktemp("mammothmoda2") / "log"
-    with running_server(str(tiny_mammothmoda2), log) as running:
+    largest = ("--stage", "dit.max_megapixels=16")
+    with running_server(str(tiny_mammothmoda2), log, *largest) as running:
         yield running
 
 
@@ -99,16 +103,36 @@ async def test_what_cannot_be_made_is_refused(
     assert message in error["message"]
 
 
-async def test_clients_that_hang_up_at_any_moment_leave_nothing(
-    server: TinyServer, published: Recorded
-) -> None:
-    async def hang_up(number: int) -> None:
-        asking = asyncio.create_task(ask(server, "a cat", number, size="128x128"))
-        await asyncio.sleep(number / 10)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+async def drawn(server: TinyServer, seed: int) -> httpx.Response:
+    return await draw(server, DRAWINGS[seed])
 
-    await asyncio.gather(*(hang_up(number) for number in range(10)))
+
+async def made_of_ids_without_end(server: TinyServer, seed: int) -> httpx.Response:
+    return await ask(server, PROMPTS, seed, **LONG_IDS)
+
+
+async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:
+    return await ask(server, "a cat", seed, **ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("send", "within", "stopped", "counter"),
+    [
+        (drawn, "image_ids", ("image_ids", "engine"), ""),
+        (made_of_ids_without_end, "image_ids", None, MADE_IDS),
+        (drawn_without_end, "dit", None, MADE_STEPS),
+    ],
+    ids=["its prompt", "its ids", "its steps"],
+)
+async def test_clients_that_hang_up_leave_nothing(
+    send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
+    within: str,
+    stopped: Process | None,
+    counter: str,
+    server: TinyServer,
+    published: Recorded,
+) -> None:
+    await all_leave(server, partial(send, server), within, stopped, counter)
     (picture,) = pictures_of(await ask(server, "a cat", 1, num_inference_steps=STEPS))
     assert is_same(picture, published.of("a cat", "image"))
 

@@ -3,9 +3,8 @@
 import asyncio
 import base64
 import json
-import os
-import signal
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,11 @@ from PIL import Image
 from references.omnigen2_drawings import CHATS, DRAWINGS, SQUARE, STEPS, Drawing, noise
 from support.image_requests import ask, expected, is_same, picture_server, pictures_of
 from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
+from support.leaving import MADE_IDS, MADE_STEPS, all_leave
 from support.omnigen2 import Pictures, Recorded, bare_omnigen2, recorded
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
-from support.shared_forwards import pid_of
-from support.waiting import until
 from transformers import AutoTokenizer
 
 from omnistage.stages.omnigen2.checkpoint.tiny import make_tokenizer
@@ -285,12 +283,12 @@ async def answered_by_a_picture_without_end(server: TinyServer, seed: int) -> ht
 
 
 @pytest.mark.parametrize(
-    ("send", "within", "stopped"),
+    ("send", "within", "stopped", "counter"),
     [
-        (drawn_of_images, "mllm", MLLM),
-        (answered_by_words, "mllm", None),
-        (drawn_without_end, "dit", None),
-        (answered_by_a_picture_without_end, "dit", None),
+        (drawn_of_images, "mllm", MLLM, ""),
+        (answered_by_words, "mllm", None, MADE_IDS),
+        (drawn_without_end, "dit", None, MADE_STEPS),
+        (answered_by_a_picture_without_end, "dit", None, MADE_STEPS),
     ],
     ids=["its texts", "words of a chat", "its steps", "the picture of a chat"],
 )
@@ -298,24 +296,11 @@ async def test_clients_that_hang_up_leave_nothing(
     send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
     within: str,
     stopped: Process | None,
+    counter: str,
     server: TinyServer,
     bare: Any,
 ) -> None:
-    """They leave once all are `within` a stage, where none can be answered before that."""
-    pid = None if stopped is None else pid_of(server, *stopped)
-    if pid is not None:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        running = [asyncio.create_task(send(server, seed)) for seed in range(4)]
-        await until(lambda: server.health()[within]["running"] == len(running))
-        for task in running:
-            assert task.cancel()
-        await asyncio.wait(running)
-        assert all(task.cancelled() for task in running)
-    finally:
-        if pid is not None:
-            os.kill(pid, signal.SIGCONT)
-    await until(lambda: not any(stage["running"] for stage in server.health().values()))
+    await all_leave(server, partial(send, server), within, stopped, counter)
     (picture,) = pictures_of(await ask(server, "a cat", 1))
     assert is_same(picture, expected(bare, "a cat", 1)[0])
 

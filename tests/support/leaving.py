@@ -1,0 +1,59 @@
+"""Clients of images that leave while a stage has their requests, which end in no other way."""
+
+import asyncio
+import os
+import re
+import signal
+
+import httpx
+from support.killed_image_stage import Process, Send
+from support.server import VERIFY, TinyServer
+from support.shared_forwards import pid_of
+from support.waiting import until
+
+NUM_CLIENTS = 4
+MADE_IDS, MADE_STEPS = "vllm:generation_tokens_total", "omnistage_denoising_batch_requests_count"
+LONG_IDS = {"size": "1024x1024"}  # with PROMPTS it takes minutes
+PROMPTS = ["a cat"] * 8
+
+
+async def all_leave(
+    server: TinyServer,
+    send: Send,
+    within: str,
+    stopped: Process | None = None,
+    counter: str = "",
+) -> None:
+    """Send requests by their seeds, and leave once all are `within` a stage whose counter grew.
+
+    None may be answered before: they take minutes, or `stopped` is a process without which they
+    are not, and which makes nothing meanwhile. Returns when no stage has a request.
+    """
+    before = counted(server, within, counter)
+
+    def are_there() -> bool:
+        stage = server.health()[within]
+        has_grown = not counter or counted(server, within, counter) > before
+        return bool(stage["running"] == NUM_CLIENTS and has_grown)
+
+    pid = None if stopped is None else pid_of(server, *stopped)
+    if pid is not None:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        running = [asyncio.ensure_future(send(seed)) for seed in range(NUM_CLIENTS)]
+        await until(lambda: any(task.done() for task in running) or are_there())
+        for task in running:
+            assert task.cancel(), task.result().text
+        await asyncio.wait(running)
+        assert all(task.cancelled() for task in running)
+    finally:
+        if pid is not None:
+            os.kill(pid, signal.SIGCONT)
+    await until(lambda: not any(stage["running"] for stage in server.health().values()))
+
+
+def counted(server: TinyServer, stage: str, counter: str) -> float:
+    """Return what a counter of a stage was at when it was reported last."""
+    page = httpx.get(f"{server.url}/metrics", verify=VERIFY).text if counter else ""
+    of_stage = rf'^{re.escape(counter)}{{[^}}]*stage="{stage}"[^}}]*}} (\S+)$'
+    return sum(map(float, re.findall(of_stage, page, re.MULTILINE)))
