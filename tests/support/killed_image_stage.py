@@ -26,12 +26,13 @@ async def check_a_killed_stage(
     send: Send | None = None,
     within: str = "dit",
     stopped: Process | None = None,
+    also: Callable[[], bool] = lambda: True,
 ) -> None:
     """Kill a process of a stage: its requests fail by its name, and it starts again.
 
     `bare`: the pipeline that a request afterwards is compared with. `send`: a request by its seed,
-    for images that never end without it. The kill comes once all requests are `within` a stage;
-    `stopped` makes nothing meanwhile.
+    for images that never end without it. The kill comes once all requests are `within` a stage, and
+    what `also` must be true is; `stopped` makes nothing meanwhile.
     """
 
     async def draw(seed: int) -> httpx.Response:
@@ -46,7 +47,7 @@ async def check_a_killed_stage(
             stack.callback(_go_on, pid)
         making = send or draw
         running = [asyncio.ensure_future(making(seed)) for seed in range(3)]
-        while server.health()[within]["running"] < len(running):
+        while server.health()[within]["running"] < len(running) or not also():
             assert not any(task.done() for task in running)
             await asyncio.sleep(0.02)
         os.kill(_pid(server, stage, role), signal.SIGKILL)

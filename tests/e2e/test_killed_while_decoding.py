@@ -1,0 +1,62 @@
+"""Denoisers' stages that are killed while they decode an image."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from support.glm_image import make_greedy
+from support.image_requests import ask, bare_pipeline
+from support.killed_image_stage import check_a_killed_stage
+from support.mammothmoda2 import recorded
+from support.omnigen2 import bare_omnigen2
+from support.server import running_server
+from support.stuck_decoders import HAS_BEGUN, STUCK_SIZE
+
+from omnistage.stage_configs.pick import GRAPHS
+
+pytestmark = pytest.mark.engine
+
+
+def bare_glm_image(folder: Path) -> Any:
+    return make_greedy(bare_pipeline(folder))
+
+
+@pytest.mark.parametrize(
+    ("model", "made", "bare", "first"),
+    [
+        ("omnigen2", "StuckOmniGen2", bare_omnigen2, "mllm"),
+        pytest.param(
+            "mammothmoda2", "StuckMammothModa2", recorded, "image_ids", marks=pytest.mark.repeat
+        ),
+        pytest.param(
+            "glm_image", "StuckGlmImage", bare_glm_image, "prior", marks=pytest.mark.repeat
+        ),
+    ],
+    ids=["OmniGen2", "MammothModa2", "GLM-Image"],
+)
+async def test_a_stage_may_be_killed_while_it_decodes(
+    model: str, made: str, bare: Any, first: str, request: Any, tmp_path: Path
+) -> None:
+    folder = request.getfixturevalue(f"tiny_{model}")
+    document = yaml.safe_load((GRAPHS / f"{model}_tiny.yaml").read_text())
+    decoding = tmp_path / "decoding"
+    document["stages"]["dit"]["engine"]["pipeline_class"] = f"support.stuck_decoders.{made}"
+    document["stages"]["dit"]["environment"] = {HAS_BEGUN: str(decoding)}
+    if first == "prior":
+        document["stages"][first]["engine"]["override_generation_config"] = {"temperature": 0}
+    graph = tmp_path / "graph.yaml"
+    graph.write_text(yaml.safe_dump(document))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+        with running_server(str(graph), tmp_path / "log", "--model", str(folder)) as server:
+
+            async def send(seed: int) -> httpx.Response:
+                size = "{}x{}".format(*STUCK_SIZE)
+                return await ask(server, "a cat", seed, size=size)
+
+            await check_a_killed_stage(
+                server, "dit", "worker", bare(folder), send=send, also=decoding.exists
+            )
