@@ -84,3 +84,11 @@ def test_an_engine_whose_checkpoint_lacks_weights(
     assert "Traceback" not in log
     assert str(logs / "thinker.log") in log
     assert "Traceback" in (logs / "thinker.log").read_text()
+
+
+def test_a_model_runner_that_needs_triton(tiny_mammothmoda2: Path, tmp_path: Path) -> None:
+    """Triton computes on GPUs only: vLLM's second runner does not run on a CPU."""
+    second = ("--stage", "image_ids.environment.VLLM_USE_V2_MODEL_RUNNER=1")
+    said = last_line(str(tiny_mammothmoda2), tmp_path / "log", *second)
+    assert "stage image_ids ended while it loaded" in said
+    assert "Model Runner V2 requires Triton" in said
