@@ -62,8 +62,9 @@ class OmnistageConnector(StepConnector):
             late = None
             if self._config.late_inputs:
                 max_model_len = vllm_config.model_config.max_model_len
-                num_blocks = kv_cache_config.num_blocks
-                refuse_preemption(num_blocks, self._block_size, self._num_rows, max_model_len)
+                if not self._config.schema.is_repeatable:
+                    num_blocks = kv_cache_config.num_blocks
+                    refuse_preemption(num_blocks, self._block_size, self._num_rows, max_model_len)
                 feeds = self._config.feeds
                 receivers = [one for port in feeds for one in port.receivers(self._lane)]
                 late = LateInputs(

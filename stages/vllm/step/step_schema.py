@@ -83,6 +83,16 @@ class StepSchema(msgspec.Struct, frozen=True):
         if len(set(names)) != len(names):
             raise ValueError(f"two columns have one name: {', '.join(names)}")
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Returns whether a request's tokens may be computed twice, as after a preemption.
+
+        Rows that came are kept until they are computed, and a frame depends on the one before it,
+        which no step gets a second time.
+        """
+        has_frames = self.export is not None and self.export.each == "frame"
+        return self.rows is None and not has_frames
+
 
 HIDDEN_STATES = StepSchema(export=Export("hidden", "row"))
 

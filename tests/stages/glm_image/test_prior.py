@@ -14,6 +14,8 @@ from references.omnigen2_drawings import noise
 from support.feeding_stage import feeding_stage
 from support.glm_image import edit_arguments, make_greedy, reference_ids
 from support.image_requests import bare_pipeline
+from support.preempting import num_preempted, num_unfinished, stopped_engine
+from support.waiting import until
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.connectors.contract import Receiver
@@ -93,12 +95,14 @@ async def sampling(
         yield harness
 
 
-async def harness_of(model: Path, folder: Path, sampling: dict[str, Any]) -> AsyncIterator[Harness]:
+async def harness_of(
+    model: Path, folder: Path, sampling: dict[str, Any], **more: Any
+) -> AsyncIterator[Harness]:
     from omnistage.stages.glm_image.prior import Prior
 
     options = load_graph(GRAPHS / "glm_image_tiny.yaml").stages["prior"].engine
     # Prompts in several pieces, and more requests than run at once.
-    options = {**options, "max_num_batched_tokens": 16, "max_num_seqs": 3}
+    options = {**options, "max_num_batched_tokens": 16, "max_num_seqs": 3, **more}
     if sampling:
         options["override_generation_config"] = sampling
     async with feeding_stage(Prior, "prior", model, folder, options, "feed") as (stage, *ends):
@@ -144,6 +148,35 @@ async def test_sampled_ids_repeat_with_their_seed_only(sampling: Harness, bare: 
     first, again, other, without = (str(one["prior_token_ids"].tolist()) for one in made)
     assert first == again
     assert len({first, other, without}) == 3
+
+
+async def test_preempted_requests_draw_the_ids_that_they_draw_alone(
+    tiny_glm_image: Path, tmp_path_factory: pytest.TempPathFactory, cpu_engine: None
+) -> None:
+    """Four images of some 370 tokens, in a cache of blocks of 32 for one of 1024."""
+    token_bytes = 2 * 2 * 32 * 4  # layers, keys and values, size of a head, float32
+    small = {"max_num_seqs": 4, "max_model_len": 1024, "block_size": 32}
+    small |= {"kv_cache_memory_bytes": 33 * 32 * token_bytes}
+    folder = tmp_path_factory.mktemp("preempting")
+    async for harness in harness_of(tiny_glm_image, folder, {}, **small):
+        await check_preempted_requests(harness)
+
+
+async def check_preempted_requests(harness: Harness) -> None:
+    body = {"prompt": PROMPT, "height": 256, "width": 256}
+    seeds = range(4)
+    alone = [await harness.arguments(f"alone-{seed}", body, seed) for seed in seeds]
+    assert num_preempted(harness.stage) == 0
+    with stopped_engine():
+        asked = [
+            asyncio.create_task(harness.arguments(f"one-{seed}", body, seed)) for seed in seeds
+        ]
+        await until(lambda: num_unfinished(harness.stage) == len(asked))
+    together = await asyncio.gather(*asked)
+    assert num_preempted(harness.stage) > 0
+    made = [str(one["prior_token_ids"].tolist()) for one in together]
+    assert made == [str(one["prior_token_ids"].tolist()) for one in alone]
+    assert len(set(made)) == len(made)
 
 
 async def test_the_place_of_cancelled_requests_is_given_to_the_next(

@@ -283,6 +283,22 @@ def test_columns_of_any_widths_and_dtypes_are_read_as_they_were_packed(
     assert (lines[:, : step.NUM_OWN] == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("schema", "is_repeatable"),
+    [
+        (StepSchema((Column("position", fed_by="position"),)), True),
+        (StepSchema((Column("position", counts=True),), export=Export("hidden", "row")), True),
+        (StepSchema(rows=RowInput(4)), False),
+        (StepSchema(export=Export("codes", "frame")), False),
+    ],
+    ids=["ids", "rows out", "rows in", "frames"],
+)
+def test_tokens_whose_inputs_are_kept_may_be_computed_twice(
+    schema: StepSchema, is_repeatable: bool
+) -> None:
+    assert schema.is_repeatable == is_repeatable
+
+
 def test_values_of_no_column_and_of_another_width_are_refused() -> None:
     layout = ColumnLayout([Column("a", width=2)])
     with pytest.raises(ValueError, match="no column 'b'"):

@@ -1,0 +1,33 @@
+"""An engine in a process of a stage of this one: how often it preempts, and a stop of it."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def num_preempted(stage: Any) -> float:
+    """Return how often a request had to give up its blocks."""
+    samples = [one for metric in stage.metrics.collect() for one in metric.samples]
+    counts = (one.value for one in samples if one.name == "vllm:num_preemptions_total")
+    return float(sum(counts))
+
+
+def num_unfinished(stage: Any) -> int:
+    """Return how many requests the engine has, or will have when it goes on."""
+    num: int = stage._engine.output_processor.get_num_unfinished_requests()
+    return num
+
+
+@contextmanager
+def stopped_engine() -> Iterator[None]:
+    """The only engine makes nothing meanwhile."""
+    (engine,) = multiprocessing.active_children()
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(engine.pid, signal.SIGCONT)
