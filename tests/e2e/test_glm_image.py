@@ -212,10 +212,8 @@ async def test_clients_that_hang_up_leave_nothing(
     assert is_same(picture, expected(bare_glm, "a cat", 1)[0])
 
 
-@pytest.mark.parametrize(
-    ("stage", "role"),
-    [("prior", "engine"), pytest.param("dit", "worker", marks=pytest.mark.repeat)],
-)
+@pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
+@pytest.mark.parametrize(("stage", "role"), [("prior", "engine"), ("dit", "worker")])
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     stage: str, role: str, server: TinyServer, bare_glm: Any
 ) -> None:

@@ -137,10 +137,8 @@ async def test_clients_that_hang_up_leave_nothing(
     assert is_same(picture, published.of("a cat", "image"))
 
 
-@pytest.mark.parametrize(
-    ("stage", "role"),
-    [("image_ids", "engine"), pytest.param("dit", "worker", marks=pytest.mark.repeat)],
-)
+@pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
+@pytest.mark.parametrize(("stage", "role"), [("image_ids", "engine"), ("dit", "worker")])
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     stage: str, role: str, server: TinyServer, published: Recorded
 ) -> None:
