@@ -303,11 +303,11 @@ def test_a_video_that_takes_long_shows_its_progress_and_stop_ends_its_job(
 ) -> None:
     numbers = ("64", "48", "1", None, "8", None, None)
     job = videos.submit("hang", None, *numbers, api_name="/make_video")
-    wait_until(lambda: any("50 %" in one[1] for one in job.outputs()), 20)
+    wait_until(lambda: any("50 %" in one[1] for one in job.outputs()))
     (kept,) = httpx.get(f"{video_gateway.url}/v1/videos").json()["data"]
     assert (kept["status"], kept["num_frames"]) == ("in_progress", 8)
     assert job.cancel()
-    wait_until(lambda: not httpx.get(f"{video_gateway.url}/v1/videos").json()["data"], 20)
+    wait_until(lambda: not httpx.get(f"{video_gateway.url}/v1/videos").json()["data"])
     video_gateway.wait_until_idle()
 
 

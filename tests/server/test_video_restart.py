@@ -75,9 +75,9 @@ def test_of_50_jobs_those_that_had_ended_are_there_and_others_have_failed(
 ) -> None:
     with serving(folder, tmp_path / "first.log") as (first, client):
         done = [create(client, f"a cat {number}") for number in range(10)]
-        wait_until(lambda: all(one["status"] == "completed" for one in jobs(client).values()), 30)
+        wait_until(lambda: all(one["status"] == "completed" for one in jobs(client).values()))
         hanging = [create(client, "hang") for _ in range(4)]
-        wait_until(lambda: all(jobs(client)[one]["progress"] == 50 for one in hanging), 10)
+        wait_until(lambda: all(jobs(client)[one]["progress"] == 50 for one in hanging))
         waiting = [create(client, f"a dog {number}") for number in range(NUM_JOBS - 14)]
         before = jobs(client)
         assert [before[one]["status"] for one in waiting] == ["queued"] * len(waiting)
@@ -93,7 +93,7 @@ def test_of_50_jobs_those_that_had_ended_are_there_and_others_have_failed(
             assert after[one]["error"]["code"] == "server_restarted"
         assert on_disk(folder) == {name: WHOLE if name in done else {"job.json"} for name in after}
         new = create(client, "a bird")
-        wait_until(lambda: jobs(client)[new]["status"] == "completed", 20)
+        wait_until(lambda: jobs(client)[new]["status"] == "completed")
 
 
 @pytest.mark.parametrize("num_done", [3, 11])
@@ -105,8 +105,7 @@ def test_a_server_that_is_killed_amid_its_work_leaves_whole_videos_within_the_bo
         for number in range(NUM_JOBS):
             create(client, f"a cat {number}")
         wait_until(
-            lambda: sum(one["status"] == "completed" for one in jobs(client).values()) >= num_done,
-            30,
+            lambda: sum(one["status"] == "completed" for one in jobs(client).values()) >= num_done
         )
         kill(first)
     with serving(folder, tmp_path / "second.log", **bound) as (_, client):
@@ -132,7 +131,7 @@ def test_without_a_folder_the_next_server_removes_what_a_killed_one_left(tmp_pat
     served = Served(tmp_path / "first.log", graph="studio", **environment)
     with httpx.Client(base_url=served.url, timeout=60, limits=ONE_SHOT) as client:
         one = create(client, "a cat")
-        wait_until(lambda: jobs(client)[one]["status"] == "completed", 20)
+        wait_until(lambda: jobs(client)[one]["status"] == "completed")
         assert list(scratch.rglob("video.mp4"))
     kill(served)
     after = Served(tmp_path / "second.log", graph="studio", **environment)

@@ -9,8 +9,11 @@ PATIENCE_S = 60.0  # on any machine: what comes at all comes sooner
 
 
 def wait_until(is_true: Callable[[], object], within_s: float = PATIENCE_S) -> None:
-    """Return as soon as it is true; fail if it does not become so in time."""
-    deadline = time.monotonic() + within_s
+    """Return as soon as it is true; fail if it does not become so in time.
+
+    `within_s`: more patience, never less, since any machine may be busy.
+    """
+    deadline = time.monotonic() + max(within_s, PATIENCE_S)
     while not is_true():
         assert time.monotonic() < deadline
         time.sleep(INTERVAL_S)
@@ -18,7 +21,7 @@ def wait_until(is_true: Callable[[], object], within_s: float = PATIENCE_S) -> N
 
 async def until(is_true: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     """The same beside what else runs in the loop."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + max(within_s, PATIENCE_S)
     while not is_true():
         assert time.monotonic() < deadline
         await asyncio.sleep(INTERVAL_S)

@@ -18,6 +18,7 @@ from aiortc import (
 )
 from aiortc.mediastreams import MediaStreamError
 from support.realtime import Order, check_event
+from support.waiting import PATIENCE_S
 
 RATE_HZ = 48_000
 FRAME = RATE_HZ // 50
@@ -120,8 +121,8 @@ class Caller:
     def say(self, kind: str, **fields: Any) -> None:
         self.channel.send(json.dumps({"type": kind, **fields}))
 
-    async def until(self, kind: str, within_s: float = 10) -> dict[str, Any]:
-        async with asyncio.timeout(within_s):
+    async def until(self, kind: str) -> dict[str, Any]:
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 event = await self._came.get()
                 assert event["type"] != "error" or kind == "error", event

@@ -262,5 +262,5 @@ def test_the_examples_of_videos_run(tmp_path: Path) -> None:
         running_gateway(tmp_path, graph, arena_mb=16) as videos,
         httpx.Client(base_url=videos.url, timeout=60) as client,
     ):
-        wait_until(lambda: client.get("/ready").status_code == 200, 10)
+        wait_until(lambda: client.get("/ready").status_code == 200)
         assert {"a video", "a video job"} <= set(run_examples(client))

@@ -328,14 +328,14 @@ async def test_an_edge_that_is_lost_fails_the_requests_that_cross_it_alone(
             await anext(written)
             pair = pair_of(tmp_path)
             assert pair is not None
-            await until(lambda: joined(tmp_path), 20)
+            await until(lambda: joined(tmp_path))
             os.kill(pair.near.pid if name == "near" else pair.far.pid, signal.SIGKILL)
             with pytest.raises(ApiError, match="from talker to code2wav was lost") as caught:
                 await to_the_end(spoken)
             assert (caught.value.status, caught.value.code) == (503, "edge_lost")
             for _ in range(3):
                 await anext(written)
-        await until(lambda: joined(tmp_path), 20)
+        await until(lambda: joined(tmp_path))
         async with aclosing(outputs_of(runtime, request_of("words", "text", "audio"))) as again:
             assert [output async for output in again]
     assert pair_of(tmp_path) is None

@@ -286,13 +286,13 @@ async def test_a_cancel_in_the_middle_leaves_nothing(
         num_rows = spoken.num_prompt + number if number % 2 else spoken.num_prompt - 10
         talker.rows.send(rows_chunk(name, spoken, range(num_rows)))
         talker.release(name, spoken.num_prompt + 1)
-    await until(lambda: {"rows", "late_rows", "late_inputs"} <= talker.held().keys(), 30)
+    await until(lambda: {"rows", "late_rows", "late_inputs"} <= talker.held().keys())
     for task in serving:
         task.cancel()
     await asyncio.gather(*serving, return_exceptions=True)
     codes = await talker.speak("after", spoken, talker.send_whole("after", spoken))
     assert codes == spoken.codes
-    await until(lambda: not talker.held(), 30)
+    await until(lambda: not talker.held())
 
 
 async def test_an_answer_without_rows_is_not_spoken(
@@ -309,7 +309,7 @@ async def test_an_answer_without_rows_is_not_spoken(
     await asyncio.wait_for(serving, 60)
     told = [talker.opens.receive(), talker.opens.receive()]
     assert [type(chunk.message) for chunk in told if chunk] == [Open, NothingToSay]
-    await until(lambda: not talker.held(), 30)
+    await until(lambda: not talker.held())
 
 
 async def test_a_voice_that_the_checkpoint_has_not_is_refused(

@@ -436,14 +436,14 @@ async def test_a_cancel_in_the_middle_of_a_prompt_leaves_nothing(
     for name in names:
         for chunk in first_half(heard):
             heard.hand_on(chunk, name, wide_talker)
-    await until(lambda: held(wide_talker).get("rows", 0) == 2, 30)  # half of the seats
+    await until(lambda: held(wide_talker).get("rows", 0) == 2)  # half of the seats
     assert held(wide_talker)["blocks"] > 0
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     drained = asyncio.create_task(wide_talker.codes({"nobody"}))  # gives credit back
     try:
-        await until(lambda: not held(wide_talker), 30)
+        await until(lambda: not held(wide_talker))
     finally:
         drained.cancel()
 
@@ -461,7 +461,7 @@ async def test_a_prompt_whose_rest_never_comes_fails_by_its_deadline(
     assert time.monotonic() - began >= NEXT_CHUNK_S
     drained = asyncio.create_task(wide_talker.codes({"nobody"}))
     try:
-        await until(lambda: not held(wide_talker), 30)
+        await until(lambda: not held(wide_talker))
     finally:
         drained.cancel()
 

@@ -104,7 +104,7 @@ async def answered(
 
 async def check_that_nothing_is_held(thinker: ThinkerHarness) -> None:
     ledger = Ledger(Path(thinker.ports.ledger))
-    await until(lambda: not any(ledger.read().values()), 30)
+    await until(lambda: not any(ledger.read().values()))
 
 
 def check_that_some_drafts_were_accepted_and_some_not() -> None:

@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from support.waiting import wait_until
 
 from omnistage.stages.worker.process.lifetime import PARENT, STAGE_MARK
 
@@ -144,23 +144,11 @@ def has_outlived(folder: Path, *, names_its_parent: bool) -> bool:
     environment = {**os.environ, STAGE_MARK: "talker"}
     command = [sys.executable, "-c", SHORT_LIVED, child, str(note)]
     with subprocess.Popen(command, env=environment) as parent:
-        wait_for(note.with_suffix(".begun"))
+        wait_until(note.with_suffix(".begun").exists)
         parent.kill()
     note.with_suffix(".orphan").touch()
-    for _ in range(200):
-        if note.exists():
-            return True
-        if not is_any_left(str(note)):
-            break
-        time.sleep(0.01)
+    wait_until(lambda: note.exists() or not is_any_left(str(note)))
     return note.exists()
-
-
-def wait_for(note: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not note.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def is_any_left(argument: str) -> bool:

@@ -83,16 +83,16 @@ async def test_a_call_is_carried_by_the_announced_address_and_published_ports(
                 reachable = with_candidates(answer.text, version_4)
                 told = RTCSessionDescription(reachable, "answer")
                 await caller.peer.setRemoteDescription(told)
-                await caller.until("session.created", within_s=60)
+                await caller.until("session.created")
                 await caller.write("endless")
                 caller.say("response.create")
-                await caller.until("output_audio_buffer.started", within_s=60)
+                await caller.until("output_audio_buffer.started")
                 async with asyncio.timeout(60):
                     await caller.sounded.wait()
                 # All of the caller's audio took the way of the announced address.
                 assert sum(relay.num_packets for relay in relays) > len(caller.levels)
                 caller.say("response.cancel")
-                await caller.until("response.done", within_s=60)
+                await caller.until("response.done")
             finally:
                 await caller.close()
 

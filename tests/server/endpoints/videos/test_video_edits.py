@@ -39,7 +39,7 @@ class Server:
     def done(self, answer: httpx.Response) -> dict[str, Any]:
         assert answer.status_code == 200, answer.text
         place = f"{URL}/{answer.json()['id']}"
-        wait_until(lambda: self.client.get(place).json()["status"] in ("completed", "failed"), 20)
+        wait_until(lambda: self.client.get(place).json()["status"] in ("completed", "failed"))
         job = dict(self.client.get(place).json())
         assert job["status"] == "completed", job
         return job
@@ -74,7 +74,7 @@ def serving(stage: str, folder: Path) -> Iterator[Server]:
         running_gateway(folder, making_videos(stage), arena_mb=16) as gateway,
         httpx.Client(base_url=gateway.url, timeout=60, limits=ONE_SHOT) as client,
     ):
-        wait_until(lambda: client.get("/ready").status_code == 200, 10)
+        wait_until(lambda: client.get("/ready").status_code == 200)
         yield Server(gateway, client, stage)
 
 
@@ -263,8 +263,7 @@ def test_an_extension_is_whole_though_its_source_is_deleted_meanwhile(restyler: 
     try:
         others = [one["id"] for one in running]
         wait_until(
-            lambda: all(restyler.client.get(f"{URL}/{one}").json()["progress"] for one in others),
-            10,
+            lambda: all(restyler.client.get(f"{URL}/{one}").json()["progress"] for one in others)
         )
         done = restyler.client.get(URL, params={"limit": 100}).json()["data"]
         source = next(one for one in done if one["status"] == "completed")

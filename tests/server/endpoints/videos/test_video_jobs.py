@@ -77,7 +77,7 @@ def job_of(client: httpx.Client, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def when(client: httpx.Client, job: dict[str, Any], is_so: Callable[[Any], Any]) -> dict[str, Any]:
-    wait_until(lambda: is_so(job_of(client, job)), 20)
+    wait_until(lambda: is_so(job_of(client, job)))
     return job_of(client, job)
 
 
