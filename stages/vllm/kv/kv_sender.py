@@ -55,6 +55,7 @@ class KvSender:
         self._waiting: list[_Sending] = []
         self._changing = threading.Condition()
         self._read_now: _Sending | None = None  # its blocks may be read: who drops it waits
+        self._num_left = 0  # requests of which nothing remains to be sent
         self._is_closed = False
         self._wake_up = os.eventfd(0, os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="omnistage-kv", daemon=True)
@@ -96,9 +97,10 @@ class KvSender:
             return {one.request_id for one in self._waiting}
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a request has left."""
+        """Wait until a request has left; a chunk wakes nobody, who would only delay the next."""
         with self._changing:
-            self._changing.wait(timeout_s)
+            before = self._num_left
+            self._changing.wait_for(lambda: self._num_left > before or not self._waiting, timeout_s)
 
     def close(self) -> None:
         """Stop; what has not left is lost."""
@@ -150,9 +152,10 @@ class KvSender:
                 if is_lost:
                     self._give_up(one)
                 elif one.num_sent == one.num_tokens:
-                    self._waiting.remove(one)
+                    self._leave(one)
                 self._count()
-                self._changing.notify_all()
+                if one.is_dropped or one not in self._waiting:
+                    self._changing.notify_all()
         return is_any_sent
 
     def _try_send(self, one: _Sending) -> bool:
@@ -170,8 +173,12 @@ class KvSender:
         return is_sent
 
     def _give_up(self, one: _Sending) -> None:
-        self._waiting.remove(one)
+        self._leave(one)
         one.sender.forget(one.id)
+
+    def _leave(self, one: _Sending) -> None:
+        self._waiting.remove(one)
+        self._num_left += 1
 
     def _chunk(self, one: _Sending, count: int, is_last: bool) -> Chunk:
         layers, two, heads, size = self._cached.token_shape

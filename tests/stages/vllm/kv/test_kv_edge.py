@@ -2,6 +2,7 @@
 
 import select
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,25 @@ def test_who_waits_for_room_gets_it_in_order_and_then_all_of_its_own(
         one.release()
     assert edge.room.num_taken == 0
     edge.receive_until(lambda: not edge.held)
+
+
+def test_who_waits_until_a_request_has_left_is_woken_by_none_of_its_chunks(
+    open_edge: Callable[..., Edge], small_chunks: int
+) -> None:
+    """An engine's thread would begin an idle step at each, and hold the sender's up."""
+    edge = open_edge()
+    coming = edge.expect("a", TOKENS)
+    edge.send("a", [0, 1, 2, 3], TOKENS)
+    wait_until(lambda: edge.held.get("kv_bytes") == (TOKENS - CREDIT * small_chunks) * 1536)
+
+    def sent_until_woken() -> set[str]:
+        edge.sender.wait(60)
+        return edge.sender.sending
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(sent_until_woken)
+        edge.receive_until(lambda: coming.is_complete)
+        assert waiting.result() == set()
 
 
 def test_a_request_that_never_fits_the_room_is_refused(open_edge: Callable[..., Edge]) -> None:
