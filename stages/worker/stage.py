@@ -265,6 +265,7 @@ class StagePorts:
     def send_queued(self, request_id: str) -> None:
         """Have the gateway wait on: the request has its whole time once others have ended."""
         self._send(request_id, Queued())
+        self.send_marks(request_id)
 
     def send_failure(self, request_id: str, failed: Failed) -> None:
         """End the request with an error."""
