@@ -2,10 +2,12 @@
 
 Of a model of BAGEL's sizes, in bfloat16: seconds from the step that computed the last token until
 all is there, and the bytes a second as a share of one memcpy of as many into new memory, in turns.
+What arrives first of each length, and is not counted, must have the bits of the blocks.
 On a machine with other work the CPU's seconds, of both processes together, say more.
 """
 
 import argparse
+import hashlib
 import subprocess
 import sys
 import time
@@ -35,7 +37,10 @@ LAYOUTS = {"gpu": (side_by_side, 16), "cpu": (transposed, 128)}  # of vLLM 0.32,
 
 
 def send(folder: Path, connector: str, layout: str, device: torch.device) -> None:
-    """Be the engine: each line of the input is a length to send; the output is when it began."""
+    """Be the engine: each line of the input is a length to send, and whether it is compared.
+
+    The output is when it began, then the CPU's seconds by its end, and a hash of what is compared.
+    """
     write, size = LAYOUTS[layout]
     num_blocks = max(LENGTHS) // size + 2
     shape = num_blocks, HEADS, size, 2 * HEAD
@@ -48,13 +53,18 @@ def send(folder: Path, connector: str, layout: str, device: torch.device) -> Non
     blocks = torch.randperm(num_blocks).tolist()
     say("ready")
     for line in sys.stdin:
-        num_tokens = int(line)
+        num_tokens, is_compared = map(int, line.split())
         began_at = time.monotonic()
         sender.start(DueKv("a", RequestOptions("a", kv=KeysAndValues(NAME)), blocks, num_tokens))
         say(str(began_at))
         while sender.sending:
             sender.wait(1)
-        say(str(time.process_time()))
+        digest = ""
+        if is_compared:
+            sent = torch.empty(LAYERS, 2, num_tokens, HEADS, HEAD, dtype=torch.bfloat16)
+            cached.read(torch.tensor(blocks), 0, sent)
+            digest = digest_of(sent)
+        say(f"{time.process_time()} {digest}")
     sender.close()
 
 
@@ -64,8 +74,16 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def receive(receiver: Receiver[Edge], num_tokens: int, device: torch.device) -> float:
-    """Take one request's; when all was there."""
+def digest_of(kv: torch.Tensor) -> str:
+    """Return a hash of a tensor's bits."""
+    data = kv.cpu().contiguous().view(torch.uint8).numpy().reshape(-1).data
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def receive(
+    receiver: Receiver[Edge], num_tokens: int, device: torch.device
+) -> tuple[float, torch.Tensor]:
+    """Take one request's; return when all was there, and it."""
     room = KvRoom(4 << 30, lambda: None)
     kv = ComingKv({NAME: KvToCome([num_tokens])}, room, device, lambda: None)
     while not kv.is_complete:
@@ -77,7 +95,7 @@ def receive(receiver: Receiver[Edge], num_tokens: int, device: torch.device) -> 
         kv.add(chunk.message, receiver, chunk)
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return time.monotonic()
+    return time.monotonic(), kv.tensors[NAME][0]
 
 
 def copied(num_bytes: int) -> tuple[float, float]:
@@ -109,13 +127,17 @@ def measure(connector: str, layout: str, device: torch.device, rounds: int) -> T
         for num_tokens in LENGTHS:
             num_bytes = num_tokens * LAYERS * 2 * HEADS * HEAD * 2
             times = []
-            for _ in range(rounds):
+            for number in range(rounds):
                 before = time.process_time()
-                sender.stdin.write(f"{num_tokens}\n")
-                done_at = receive(receiver, num_tokens, device)
-                seconds = done_at - float(sender.stdout.readline())
+                sender.stdin.write(f"{num_tokens} {int(number == 0)}\n")
+                done_at, kv = receive(receiver, num_tokens, device)
                 ours = time.process_time() - before
-                theirs, past = float(sender.stdout.readline()), theirs
+                seconds = done_at - float(sender.stdout.readline())
+                cpu_s, *digest = sender.stdout.readline().split()
+                theirs, past = float(cpu_s), theirs
+                if digest and digest != [digest_of(kv)]:
+                    raise AssertionError(f"of {num_tokens} tokens other bits arrived")
+                del kv
                 times.append((seconds, ours + theirs - past, *copied(num_bytes)))
             seconds, cpu, copy, copy_cpu = (median(one) for one in zip(*times[1:], strict=True))
             rate = num_bytes / seconds / 1e9
