@@ -4,18 +4,14 @@ Its owner tells it which peers and channels there are, at its start in a file, t
 over which it hears of peers that come and go (`orders.py`). It ends when that socket does.
 """
 
-import select
 import socket
 import ssl
 import struct
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
-from omnistage.connectors.shm import ShmConnector
 from omnistage.connectors.tcp.clocks import Reckoning, reckon
 from omnistage.connectors.tcp.connection import PeerConnection
 from omnistage.connectors.tcp.frames import (
@@ -24,14 +20,13 @@ from omnistage.connectors.tcp.frames import (
     HEAD,
     JOIN,
     JOINED,
-    JOINING,
     PART,
     READINGS,
     BadFrame,
     frame,
 )
-from omnistage.connectors.tcp.halves import ReceiverHalf, SenderHalf
 from omnistage.connectors.tcp.handshake import Identity, Stranger, accept, connect, own_identity
+from omnistage.connectors.tcp.joined_channels import JoinedChannels
 from omnistage.connectors.tcp.orders import (
     BEGIN,
     MAX_BYTES,
@@ -50,44 +45,13 @@ from omnistage.connectors.tcp.orders import (
     Trouble,
     encoded,
 )
+from omnistage.connectors.tcp.peer import Peer
+from omnistage.connectors.tcp.waiting import Waiting
 from omnistage.connectors.tcp.wire import TlsWire, Wire, connecting, tls_context
 
 REDIAL_S = 0.1
 MAX_STRANGERS = 64  # that have not proved themselves; the oldest goes first
 TELL_REFUSED_S = 60.0
-EitherHalf = SenderHalf | ReceiverHalf
-
-
-class JoiningChannel:
-    """A peer's announcement of a channel that is not here yet."""
-
-    def __init__(self, number: int, generation: int, size: int) -> None:
-        self.number, self.generation, self.size = number, generation, size
-
-
-class Peer:
-    """Another node, and what lies between it and this one."""
-
-    def __init__(self, meet: Meet) -> None:
-        self.meet = meet
-        self.connection: PeerConnection | None = None
-        self.dial_at = 0.0
-        self.senders: dict[str, SenderHalf] = {}
-        self.receivers: dict[str, ReceiverHalf] = {}
-        self.by_number: dict[int, SenderHalf] = {}
-        self.reset()
-
-    @property
-    def halves(self) -> list[EitherHalf]:
-        """Returns the halves of all channels to and from it."""
-        return [*self.senders.values(), *self.receivers.values()]
-
-    def reset(self) -> None:
-        """A connection has begun, or ended."""
-        self.clock: Reckoning | None = None  # the surest; with the first the peer is up
-        self.heard_beat = (0, 0)  # the peer's clock in it, and ours when it came
-        self.joining: dict[str, JoiningChannel] = {}
-        self.filled: dict[int, ReceiverHalf] = {}  # by the peer's numbers
 
 
 class Link:
@@ -97,12 +61,10 @@ class Link:
         owner.setblocking(False)
         listener.setblocking(False)
         self._owner, self._listener = owner, listener
-        self._poll = select.epoll()
-        self._on_ready: dict[int, Callable[[], None]] = {}
+        self._waiting = Waiting()
         self._peers: dict[str, Peer] = {}
-        self._halves: dict[str, tuple[Peer, EitherHalf]] = {}
+        self._channels = JoinedChannels(self._peers, self._waiting, self._tell, self._flush)
         self._unproved: dict[PeerConnection, Peer | None] = {}
-        self._num_made = 0
         self._num_refused, self._tell_refused_at = 0, 0.0
         self._settings: LinkSettings = begin.settings
         self._identity = own_identity(begin.name)
@@ -111,9 +73,9 @@ class Link:
         for meet in begin.peers:
             self._meet(meet)
         for half in begin.halves:
-            self._open_half(half)
-        self._watch(owner.fileno(), self._obey)
-        self._watch(listener.fileno(), self._accept)
+            self._channels.open(half)
+        self._waiting.add(owner.fileno(), self._obey)
+        self._waiting.add(listener.fileno(), self._accept)
         self._tell(LinkStarted())
 
     # Waiting
@@ -121,12 +83,9 @@ class Link:
     def run(self) -> None:
         """Until the owner is gone."""
         now = time.monotonic()
-        while self._on_ready:
+        while self._waiting.has_files:
             awake_by = now + (sleep_s := self._sleep_s(now))
-            for file, _ in self._poll.poll(sleep_s):
-                on_ready = self._on_ready.get(file)
-                if on_ready is not None:
-                    on_ready()
+            self._waiting.wait(sleep_s)
             now = time.monotonic()
             self._excuse(now - awake_by, now)
             self._keep_time(now)
@@ -137,15 +96,6 @@ class Link:
             for connection in (*self._unproved, *(one for _, one in self._open())):
                 connection.begun_at = min(now, connection.begun_at + late_s)
                 connection.heard_at = min(now, connection.heard_at + late_s)
-
-    def _watch(self, file: int, on_ready: Callable[[], None]) -> None:
-        self._on_ready[file] = on_ready
-        self._poll.register(file, select.EPOLLIN)
-
-    def _unwatch(self, file: int) -> None:
-        del self._on_ready[file]
-        with suppress(OSError):  # a file that is closed is waited on no longer
-            self._poll.unregister(file)
 
     def _sleep_s(self, now: float) -> float:
         handshake_s, patience_s = self._settings.handshake_s, self._settings.patience_s
@@ -192,7 +142,7 @@ class Link:
         if said:
             self._do(ORDERS.decode(said))
         else:
-            self._on_ready.clear()
+            self._waiting.end()
 
     def _do(self, order: Order) -> None:
         match order:
@@ -201,9 +151,9 @@ class Link:
             case Leave():
                 self._leave(order.peer)
             case OpenHalf():
-                self._open_half(order)
+                self._channels.open(order)
             case CloseHalf():
-                self._close_half(order.address)
+                self._channels.close(order.address)
 
     # Peers
 
@@ -217,7 +167,7 @@ class Link:
         if peer is None:
             return
         for address in [*peer.senders, *peer.receivers]:
-            self._close_half(address)
+            self._channels.close(address)
         if peer.connection is not None:
             self._end(peer.connection)
         del self._peers[name]
@@ -252,13 +202,13 @@ class Link:
         file = wire.fileno()
 
         def wants_write(is_wanted: bool) -> None:
-            self._poll.modify(file, select.EPOLLIN | (select.EPOLLOUT if is_wanted else 0))
+            self._waiting.want_write(file, is_wanted)
 
         connection = PeerConnection(
             wire, shake(self._settings.secret, self._identity), self, wants_write
         )
         self._unproved[connection] = dialled
-        self._watch(file, lambda: self._use(connection))
+        self._waiting.add(file, lambda: self._use(connection))
         return connection
 
     def _use(self, connection: PeerConnection) -> None:
@@ -299,7 +249,7 @@ class Link:
 
     def _end(self, connection: PeerConnection) -> None:
         self._unproved.pop(connection, None)
-        self._unwatch(connection.fileno())
+        self._waiting.remove(connection.fileno())
         connection.close()
 
     def _lose(self, peer: Peer, why: str, is_silent: bool = False) -> None:
@@ -310,7 +260,7 @@ class Link:
         was_up = peer.clock is not None
         peer.reset()
         for half in peer.halves:
-            self._lose_half(half)
+            self._channels.lose(half)
         if peer.meet.connects:
             peer.dial_at = time.monotonic() + REDIAL_S
         if was_up:
@@ -331,7 +281,7 @@ class Link:
             self._note_clock(peer, Reckoning(0, 0, time.monotonic_ns()))
         self._beat(peer, connection)
         for half in peer.senders.values():
-            self._introduce(peer, half)
+            self._channels.introduce(peer, half)
 
     # Beats and clocks
 
@@ -363,141 +313,7 @@ class Link:
         if not is_up:
             self._tell(PeerUp(peer.meet.peer, clock.ahead_ns))
 
-    # Channels
-
-    def _open_half(self, order: OpenHalf) -> None:
-        self._close_half(order.address)
-        peer = self._peers.get(order.peer)
-        if peer is None:
-            self._tell(Trouble(f"channel {order.address}: no peer {order.peer!r} is known"))
-            return
-        rings = ShmConnector(Path(order.directory))
-        try:
-            if order.sends:
-                self._open_sender(peer, order.address, SenderHalf(rings, order.ring, order.name))
-            else:
-                self._open_receiver(
-                    peer, order.address, ReceiverHalf(rings, order.ring, order.name)
-                )
-        except NoChannel as error:
-            self._tell(Trouble(str(error)))
-
-    def _open_sender(self, peer: Peer, address: str, half: SenderHalf) -> None:
-        self._num_made += 1
-        half.number = self._num_made
-        self._halves[address] = peer, half
-        peer.senders[half.name] = peer.by_number[half.number] = half
-        self._watch(half.fileno(), lambda: self._wake_sender(peer, half))
-        self._introduce(peer, half)
-
-    def _open_receiver(self, peer: Peer, address: str, half: ReceiverHalf) -> None:
-        self._halves[address] = peer, half
-        peer.receivers[half.name] = half
-        self._watch(half.fileno(), lambda: self._wake_receiver(peer, half))
-        self._join(peer, half.name)
-
-    def _close_half(self, address: str) -> None:
-        found = self._halves.pop(address, None)
-        if found is None:
-            return
-        peer, half = found
-        self._unwatch(half.fileno())
-        if peer.connection is not None:
-            peer.connection.silence(half)
-        if isinstance(half, SenderHalf):
-            del peer.senders[half.name]
-            del peer.by_number[half.number]
-            self._part(peer, half)
-        else:
-            del peer.receivers[half.name]
-            peer.filled = {key: one for key, one in peer.filled.items() if one is not half}
-        half.close()
-
-    def _lose_half(self, half: EitherHalf) -> None:
-        try:
-            half.lose()
-        except NoChannel:
-            self._forget_half(half)
-
-    def _forget_half(self, half: EitherHalf) -> None:
-        """Forgets a half whose channel was destroyed before the announcement came."""
-        for address in [key for key, (_, one) in self._halves.items() if one is half]:
-            self._close_half(address)
-
-    def _introduce(self, peer: Peer, half: SenderHalf) -> None:
-        """Tell the receiver's node which ring the channel has here."""
-        if peer.connection is not None:
-            body = JOINING.pack(half.size) + half.name.encode()
-            peer.connection.say(frame(JOIN, half.number, half.generation, body))
-            self._flush(peer.connection)
-
-    def _part(self, peer: Peer, half: SenderHalf) -> None:
-        """Tell the receiver's node that the channel is no more."""
-        if peer.connection is not None:
-            peer.connection.say(frame(PART, half.number, body=half.name.encode()))
-            self._flush(peer.connection)
-
-    def _hear_part(self, peer: Peer, number: int, name: str) -> None:
-        peer.joining.pop(name, None)
-        half = peer.filled.pop(number, None)
-        if half is not None:
-            half.part()
-
-    def _hear_join(self, peer: Peer, number: int, generation: int, body: bytes) -> None:
-        size = JOINING.unpack_from(body)[0]
-        name = body[JOINING.size :].decode()
-        peer.joining[name] = JoiningChannel(number, generation, size)
-        self._join(peer, name)
-
-    def _join(self, peer: Peer, name: str) -> None:
-        """Join the two rings of a channel whose receiver is here, once both are known."""
-        half, joining = peer.receivers.get(name), peer.joining.get(name)
-        if half is None or joining is None:
-            return
-        if half.size != joining.size:
-            sizes = f"{joining.size} and {half.size} bytes"
-            self._tell(Trouble(f"channel {name}: its rings have {sizes}: arena_mb must agree"))
-            return
-        half.number = joining.number
-        peer.filled[half.number] = half
-        half.meet(joining.generation)
-        self._answer(peer, half)
-
-    def _answer(self, peer: Peer, half: ReceiverHalf) -> None:
-        """Tell the sender's node which generation of the ring may be filled."""
-        if peer.connection is not None and peer.filled.get(half.number) is half:
-            half.join()
-            half.set_clock(-peer.clock.ahead_ns if peer.clock else 0)
-            peer.connection.say(frame(JOINED, half.number, half.shared_generation))
-            self._flush(peer.connection)
-
-    def _hear_joined(self, peer: Peer, half: SenderHalf, generation: int) -> None:
-        if generation > half.generation:
-            half.renew(generation)
-        if generation < half.generation:
-            self._introduce(peer, half)
-        else:
-            half.join()
-            self._speak(peer, half)
-
-    def _wake_sender(self, peer: Peer, half: SenderHalf) -> None:
-        try:
-            is_new = half.awake()
-        except NoChannel:
-            return self._forget_half(half)
-        return self._introduce(peer, half) if is_new else self._speak(peer, half)
-
-    def _wake_receiver(self, peer: Peer, half: ReceiverHalf) -> None:
-        try:
-            is_new = half.awake()
-        except NoChannel:
-            return self._forget_half(half)
-        return self._answer(peer, half) if is_new else self._speak(peer, half)
-
-    def _speak(self, peer: Peer, half: EitherHalf) -> None:
-        if peer.connection is not None and half.is_joined:
-            peer.connection.let_speak(half)
-            self._flush(peer.connection)
+    # Frames
 
     def _peer_of(self, connection: PeerConnection) -> Peer | None:
         """Whose connection it is, unless it was just lost."""
@@ -547,12 +363,12 @@ class Link:
         elif kind == BEAT:
             self._hear_beat(peer, connection, body)
         elif kind == JOIN:
-            self._hear_join(peer, channel, generation, body)
+            self._channels.hear_join(peer, channel, generation, body)
         elif kind == PART:
-            self._hear_part(peer, channel, body.decode())
+            self._channels.hear_part(peer, channel, body.decode())
         elif kind == JOINED:
             if filling is not None:
-                self._hear_joined(peer, filling, generation)
+                self._channels.hear_joined(peer, filling, generation)
         else:
             raise BadFrame(f"a frame of kind {kind}")
 

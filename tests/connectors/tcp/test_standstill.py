@@ -85,7 +85,7 @@ def close(ended: Link) -> None:
     """Close what the end of its process closes."""
     for made in (*ended._unproved, *(one for _, one in ended._open())):
         made.close()
-    ended._poll.close()
+    ended._waiting.close()
 
 
 def heard(owner: socket.socket) -> Event:
