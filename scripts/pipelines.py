@@ -54,11 +54,8 @@ from omnistage.stages.diffusion.request.frames import frames_name  # noqa: E402
 from omnistage.stages.diffusion.request.places import JOINED  # noqa: E402
 from omnistage.stages.diffusion.request.previews import ON_STEP  # noqa: E402
 from omnistage.stages.diffusion.request.sound import ARGUMENTS, SWITCHES  # noqa: E402
-from omnistage.stages.diffusion.request.tasks import (  # noqa: E402
-    PipelineTask,
-    arguments_of,
-    other_classes,
-)
+from omnistage.stages.diffusion.request.task_classes import other_classes  # noqa: E402
+from omnistage.stages.diffusion.request.tasks import PipelineTask, arguments_of  # noqa: E402
 from omnistage.stages.diffusion.request.videos import COUNTS  # noqa: E402
 
 PAGE = Path(__file__).parent.parent / "docs" / "diffusers-pipelines.md"

@@ -10,29 +10,24 @@ from typing import Protocol
 
 import numpy as np
 
-from omnistage.connectors.codec import ALIGNMENT, PREFIX
-from omnistage.connectors.contract import NoChannel
+from omnistage.connectors.codec import PREFIX
 from omnistage.connectors.ring import (
     BACKLOG_NS,
     CLOCK_AHEAD_NS,
     FIRST_SLOT,
-    GENERATION,
     HEAD,
     JOINED,
     NUM_BACKLOG,
     NUM_RECEIVED,
     NUM_SENT,
     NUM_SLOTS,
-    RENEWED,
     RESTART,
-    RING_START,
     SENT_BYTES,
     SKIP,
     TAIL,
     WAIT_NS,
     WORD,
 )
-from omnistage.connectors.shm import ShmConnector
 from omnistage.connectors.tcp.frames import (
     BACK,
     DATA,
@@ -46,6 +41,7 @@ from omnistage.connectors.tcp.frames import (
     frame,
 )
 from omnistage.connectors.tcp.frames import HEAD as HEAD_FRAME
+from omnistage.connectors.tcp.half import HalfRing
 
 Buffer = bytes | memoryview
 
@@ -57,87 +53,7 @@ class Half(Protocol):
         """Returns what to send now, and whether there may be more."""
 
 
-class _Half:
-    """One ring of this node.
-
-    `number` is the channel's on its connection; it is joined when both rings have the same
-    generation, as the sender's node counts it, until either is renewed.
-    """
-
-    def __init__(self, rings: ShmConnector, address: str, name: str) -> None:
-        self._rings = rings
-        self._address = address
-        self.name = name  # of the channel, on both nodes
-        self.number = 0
-        access = rings.access(address)
-        self._has_chunk, self._has_room, self._reopen = access[1:]
-        self._map(access.buffer)
-        try:
-            # A link before us may have been ended at any moment.
-            self.renew(self.generation + self._words[JOINED])
-        except NoChannel:
-            self.close()
-            raise
-
-    def _map(self, buffer: memoryview) -> None:
-        self._words = buffer[:RING_START].cast("Q")
-        self._records = buffer[RING_START:]
-        self.size = len(self._records) // ALIGNMENT * ALIGNMENT
-        self.is_joined = False
-        self._begin()
-
-    def _begin(self) -> None:
-        """The ring is a new one."""
-
-    def _reattach(self) -> None:
-        """Go over to the ring that is there now; raises NoChannel, and keeps the old one."""
-        buffer = self._reopen()
-        self._words.release()
-        self._records.release()
-        self._map(buffer)
-
-    @property
-    def generation(self) -> int:
-        """The ring's."""
-        return self._words[GENERATION]
-
-    def join(self) -> None:
-        """The other node's ring has the same generation."""
-        self.is_joined = True
-        self._words[JOINED] = 1
-
-    def part(self) -> None:
-        """The other node's ring is gone."""
-        self.is_joined = False
-
-    def renew(self, generation: int) -> None:
-        """Come to this generation, if the ring has not been renewed to it by others."""
-        self._rings.renew(self._address, generation)
-        self._reattach()
-
-    def lose(self) -> None:
-        """The connection is gone, and so is what was on its way in a ring that was joined."""
-        if self._words[JOINED]:
-            self.renew(self.generation + 1)
-
-    def follow(self) -> bool:
-        """Go over to a new ring if there is one; whether there was."""
-        is_renewed = bool(self._words[RENEWED])
-        if is_renewed:
-            self._reattach()
-        return is_renewed
-
-    def close(self) -> None:
-        """Let go of the ring; an end that is on this node now gets the wake-ups that we took."""
-        self._words.release()
-        self._records.release()
-        self._has_chunk.set()
-        self._has_room.set()
-        self._has_chunk.close()
-        self._has_room.close()
-
-
-class SenderHalf(_Half):
+class SenderHalf(HalfRing):
     """The half on the node of the sender: what it writes is sent on.
 
     `_sent` is how far, as the head counts; a run is bytes in one place that are being sent, and
@@ -235,7 +151,7 @@ class SenderHalf(_Half):
         self._has_room.set()
 
 
-class ReceiverHalf(_Half):
+class ReceiverHalf(HalfRing):
     """The half on the node of the receiver: filled by the link; what is read, granted goes back.
 
     Its ring may have been renewed more often than the sender's before they were joined. So the two

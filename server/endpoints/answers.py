@@ -2,12 +2,9 @@
 
 from typing import Any, Literal, NotRequired
 
-from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from omnistage.stage_configs.json_types import Json
-
-CLOSED = ConfigDict(extra="forbid")  # no other keys
 
 
 class Model(TypedDict):
@@ -59,53 +56,6 @@ class DeletedVoice(TypedDict):
     object: Literal["audio.voice.deleted"]
     id: str
     deleted: Literal[True]
-
-
-class Load(TypedDict):
-    """How many requests have a place, running or waiting."""
-
-    server_load: int
-
-
-class Readiness(TypedDict):
-    """Every stage can serve."""
-
-    ready: Literal[True]
-
-
-@with_config(CLOSED)
-class StageHealth(TypedDict):
-    """The state of a stage, and what it holds for requests."""
-
-    state: Literal["loading", "ready", "dead"]
-    phase: Literal[
-        "",
-        "starting",
-        "downloading",
-        "reading weights",
-        "compiling",
-        "capturing graphs",
-        "warming up",
-    ]
-    generation: int
-    running: int
-    waiting: int
-    requests_total: int
-    chunks_in: int
-    chunks_out: int
-    nan_steps: int
-    restarts: int
-    ended_by: str
-    asleep: list[str]
-    compiling: bool
-    held: dict[str, int]
-
-
-@with_config(CLOSED)
-class Health(TypedDict):
-    """Every stage by its name."""
-
-    stages: dict[str, StageHealth]
 
 
 class SpokenMessage(TypedDict):
@@ -213,13 +163,6 @@ class TextOfTokens(TypedDict):
     prompt: str
 
 
-class Version(TypedDict):
-    """vLLM's version, as its own server tells it, and ours."""
-
-    version: str
-    omnistage: str
-
-
 class CompletionUsage(TypedDict):
     """How many tokens went in and came out."""
 
@@ -237,81 +180,6 @@ class ChatCompletion(TypedDict):
     model: str
     choices: list[ChatChoice]
     usage: CompletionUsage
-
-
-class Image(TypedDict):
-    """An image as base64, or where it is for a while; `layer`: of one made in layers, from 0."""
-
-    b64_json: NotRequired[str]
-    url: NotRequired[str]
-    layer: NotRequired[int]
-
-
-class ImageUsage(TypedDict):
-    """Tokens of text, and of images by their sizes."""
-
-    input_tokens: int
-    output_tokens: int
-    total_tokens: int
-    input_tokens_details: dict[str, int]
-    output_tokens_details: dict[str, int]
-
-
-class ImagesAnswer(TypedDict):
-    """The images of one request."""
-
-    created: int
-    background: Literal["opaque", "transparent"]
-    output_format: Literal["png", "jpeg", "webp"]
-    quality: str
-    size: str
-    data: list[Image]
-    usage: ImageUsage
-
-
-class VideoError(TypedDict):
-    """The reason of a job's failure."""
-
-    code: str
-    message: str
-
-
-class VideoJobAnswer(TypedDict):
-    """A job that makes a video; `size` and `seconds` are auto until the pipeline has chosen."""
-
-    id: str
-    object: Literal["video"]
-    model: str
-    status: Literal["queued", "in_progress", "completed", "failed"]
-    progress: int
-    created_at: int
-    completed_at: int | None
-    expires_at: int | None
-    prompt: str | None
-    size: str
-    seconds: str
-    num_frames: int | None
-    fps: float | None
-    remixed_from_video_id: str | None
-    error: VideoError | None
-
-
-class VideoList(TypedDict):
-    """A page of jobs."""
-
-    object: Literal["list"]
-    data: list[VideoJobAnswer]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class DeletedVideo(TypedDict):
-    """A job that is not there any more."""
-
-    object: Literal["video.deleted"]
-    id: str
-    deleted: Literal[True]
 
 
 class TextAnswer(TypedDict):

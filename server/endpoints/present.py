@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from omnistage.connectors.contract import ChannelUsage
 from omnistage.server.runtime.first_sound import SpokenPlaces
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.server.runtime.stage_link import StageRecord, StageState
+from omnistage.server.runtime.stage_record import StageRecord, StageState
 from omnistage.stage_configs.replicas import MARK, number_of, stage_of
 from omnistage.stages.messages.addresses import ends_of
 from omnistage.stages.messages.families import stage_labels

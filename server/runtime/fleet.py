@@ -24,9 +24,9 @@ from omnistage.server.runtime.stage_link import (
     Release,
     StageLauncher,
     StageLink,
-    StageState,
     release_nothing,
 )
+from omnistage.server.runtime.stage_record import StageState
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.addresses import (

@@ -1,7 +1,8 @@
 """Says whether a stage accepts requests, and why not."""
 
 from omnistage.server.common.errors import ApiError
-from omnistage.server.runtime.stage_link import StageLink, StageState
+from omnistage.server.runtime.stage_link import StageLink
+from omnistage.server.runtime.stage_record import StageState
 
 RETRY_LOADING_S = 5
 

@@ -15,7 +15,7 @@ from omnistage.server.media.audio.track import Track
 from omnistage.server.media.given import GivenMedia
 from omnistage.server.media.video.mp4 import encode
 from omnistage.server.runtime.request import AudioOutput, GraphRequest, ImageOutput, Outputs
-from omnistage.server.runtime.stage_link import StageRecord
+from omnistage.server.runtime.stage_record import StageRecord
 from omnistage.server.tasks.image_task import check_draws
 from omnistage.server.tasks.pieces import Answer, Piece, Progress, stamps_of
 from omnistage.server.tasks.recordings import Video, audio_of, pixels_of

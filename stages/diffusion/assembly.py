@@ -22,13 +22,8 @@ from omnistage.stages.diffusion.ranks.ranks import Ranks
 from omnistage.stages.diffusion.request.arguments import STEPS
 from omnistage.stages.diffusion.request.needs import needed_fields, warm_up_arguments
 from omnistage.stages.diffusion.request.sound import length_for_warm_up, rate_of
-from omnistage.stages.diffusion.request.tasks import (
-    PipelineTask,
-    Tasks,
-    arguments_of,
-    classes_over,
-    takes,
-)
+from omnistage.stages.diffusion.request.task_classes import classes_over
+from omnistage.stages.diffusion.request.tasks import PipelineTask, Tasks, arguments_of, takes
 from omnistage.stages.diffusion.request.upstream.coming_arguments import blank_arguments, placed
 from omnistage.stages.diffusion.request.upstream.text_tokens import TokenCounter
 from omnistage.stages.diffusion.request.videos import counted, output_kind

@@ -16,12 +16,8 @@ from omnistage.stages.qwen2_5_omni.talker_prompt import (
     talker_prompt,
 )
 from omnistage.stages.speech.spoken_answer import ThinkerPrompt
-from omnistage.stages.speech.talker_stage import (
-    SamplingDefaults,
-    SpokenPrompt,
-    TalkerEngine,
-    TalkerStage,
-)
+from omnistage.stages.speech.talker_parts import SamplingDefaults, SpokenPrompt, TalkerEngine
+from omnistage.stages.speech.talker_stage import TalkerStage
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.worker.stage import Opened, StagePorts
 

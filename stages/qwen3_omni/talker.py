@@ -10,13 +10,8 @@ from omnistage.stages.qwen3_omni.step_schema import TALKER_LAYOUT, talker_schema
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, TalkerPrompt, talker_prompt
 from omnistage.stages.speech.spoken_answer import ThinkerPrompt
-from omnistage.stages.speech.talker_stage import (
-    SamplingDefaults,
-    SpokenPrompt,
-    TalkerEngine,
-    TalkerStage,
-    noise_seed,
-)
+from omnistage.stages.speech.talker_parts import SamplingDefaults, SpokenPrompt, TalkerEngine
+from omnistage.stages.speech.talker_stage import TalkerStage, noise_seed
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.request_options import (

@@ -26,12 +26,8 @@ from omnistage.stages.qwen3_tts.talker_prompt import (
 )
 from omnistage.stages.qwen3_tts.voice_features import VoiceEncoder, VoiceFeatures
 from omnistage.stages.speech.entry import given_text, longest_text
-from omnistage.stages.speech.talker_stage import (
-    SpokenPrompt,
-    TalkerEngine,
-    TalkerStage,
-    noise_seed,
-)
+from omnistage.stages.speech.talker_parts import SpokenPrompt, TalkerEngine
+from omnistage.stages.speech.talker_stage import TalkerStage, noise_seed
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.request_options import CodeSampling, late_input_options

@@ -9,7 +9,7 @@ from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
 from omnistage.stage_configs.json_types import Json
 from omnistage.stages.speech.talker_options import VoiceOptions
-from omnistage.stages.speech.talker_stage import SamplingDefaults
+from omnistage.stages.speech.talker_parts import SamplingDefaults
 
 
 class SpeakerOptions(VoiceOptions, frozen=True, forbid_unknown_fields=True):

@@ -3,8 +3,7 @@
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -22,6 +21,7 @@ from omnistage.stages.speech.talker_options import (
     TalkerOptions,
     generation_config_folder,
 )
+from omnistage.stages.speech.talker_parts import SamplingDefaults, SpokenPrompt, TalkerEngine
 from omnistage.stages.vllm.answers.seeds import derived_seed
 from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.answers.truncation import take_over
@@ -30,67 +30,15 @@ from omnistage.stages.vllm.engine.control import EngineControl
 from omnistage.stages.vllm.engine.engine import make_engine
 from omnistage.stages.vllm.engine.warm_up import kinds_of_speech, warm_up
 from omnistage.stages.vllm.engine_stage import EngineStage
-from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
-from omnistage.stages.vllm.step.request_options import CodeSampling, RequestOptions
+from omnistage.stages.vllm.step.request_options import CodeSampling
 from omnistage.stages.vllm.step.step import OVERDUE
-from omnistage.stages.vllm.step.step_schema import StepSchema
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.lanes import lane_of
 from omnistage.stages.worker.requests.watch import overdue
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
 
 NO_WEIGHTS = "the talker keeps tables that it made from its checkpoint while it loaded"
-
-
-@dataclass(frozen=True, slots=True)
-class TalkerEngine:
-    """The parts that a family makes its talker's engine of.
-
-    `schema`: what its tokens take and give. `config`: the override of the model's configuration.
-    `part`: of the checkpoint. `end_ids`: those that end its speech. `num_unheard`: tokens sampled
-    beyond the codes that leave, because a model computes a frame when it is fed. `arguments`: of
-    the engine, beside those of every talker.
-    """
-
-    schema: StepSchema
-    config: Callable[[Any], Any]
-    part: ModelPart
-    end_ids: tuple[int, ...]
-    num_unheard: int = 0
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SpokenPrompt:
-    """A request as the engine gets it.
-
-    `ids` hold the places of the prompt's inputs, which are `options` of the bridge
-    (`late_input_options`); `num_rows` counts what is known to follow them, too. `about` and
-    `tensors` go to the stage that gets the codes, in `Open`. `max_frames`: how long the speech may
-    be, if the request does not say it.
-    """
-
-    ids: Sequence[int]
-    options: RequestOptions
-    num_rows: int
-    about: msgspec.Struct | None = None
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    max_frames: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """The defaults of the reference's generate(); without `max_tokens` as many as the engine
-    can.
-    """
-
-    temperature: float
-    top_k: int
-    top_p: float
-    repetition_penalty: float
-    min_tokens: int = 0
-    max_tokens: int | None = None
 
 
 class TalkerStage(EngineStage, ABC):

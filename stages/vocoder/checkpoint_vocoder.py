@@ -10,11 +10,12 @@ import torch
 from omnistage.stages.vocoder.code_decoder import CodeDecoder, FrameForm
 from omnistage.stages.vocoder.control import Model
 from omnistage.stages.vocoder.decoder import Decoder
-from omnistage.stages.vocoder.engine import DecoderEngine, Limits
+from omnistage.stages.vocoder.engine import DecoderEngine
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.stage import DecoderStage
 from omnistage.stages.vocoder.start import DecoderOptions
 from omnistage.stages.vocoder.state import StateLayout
+from omnistage.stages.vocoder.streams import Limits
 from omnistage.stages.worker.stage import StagePorts
 
 

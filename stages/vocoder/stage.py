@@ -20,7 +20,8 @@ from omnistage.stages.messages.edge import Codes, Edge, Lead, Open
 from omnistage.stages.messages.to_gateway import Ready, Sound
 from omnistage.stages.vocoder.control import COMMANDS, DecoderControl, DecoderWeights
 from omnistage.stages.vocoder.decoder import Frames
-from omnistage.stages.vocoder.engine import DecodedAudio, DecodeFailed, DecoderEngine
+from omnistage.stages.vocoder.engine import DecoderEngine
+from omnistage.stages.vocoder.streams import DecodedAudio, DecodeFailed
 from omnistage.stages.worker.failure import RequestError, out_of_memory
 from omnistage.stages.worker.requests.watch import Watch, overdue
 from omnistage.stages.worker.stage import Opened, StagePorts

@@ -12,13 +12,8 @@ from omnistage.stages.messages.edge import Lead
 from omnistage.stages.messages.to_gateway import Speech
 from omnistage.stages.speech.entry import given_text, longest_text
 from omnistage.stages.speech.talker_options import VoiceOptions
-from omnistage.stages.speech.talker_stage import (
-    SamplingDefaults,
-    SpokenPrompt,
-    TalkerEngine,
-    TalkerStage,
-    noise_seed,
-)
+from omnistage.stages.speech.talker_parts import SamplingDefaults, SpokenPrompt, TalkerEngine
+from omnistage.stages.speech.talker_stage import TalkerStage, noise_seed
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.request_options import CodeSampling, late_input_options

@@ -7,9 +7,9 @@ from fastapi import Request as HttpRequest
 
 from omnistage.server.common.fields import warning_headers
 from omnistage.server.common.served import check_model
-from omnistage.server.endpoints.answers import ImagesAnswer
 from omnistage.server.endpoints.examples import edit_examples, image_examples
 from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.images.image_answers import ImagesAnswer
 from omnistage.server.endpoints.images.image_form import (
     EDITS,
     ImageForm,

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from omnistage.server.endpoints.answers import Health, Load, Readiness
 from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.operation.state_answers import Health, Load, Readiness
 from omnistage.server.http.openapi import Responses, described, errors, success
 from omnistage.server.runtime.readiness import stopping, unavailable
 from omnistage.stage_configs.json_types import JsonMap

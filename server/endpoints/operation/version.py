@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter
 
-from omnistage.server.endpoints.answers import Version
 from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.operation.state_answers import Version
 from omnistage.server.http.openapi import described
 from omnistage.stage_configs.packages import VLLM_PACKAGES, installed
 

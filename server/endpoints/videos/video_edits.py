@@ -9,9 +9,9 @@ from fastapi.responses import JSONResponse
 
 from omnistage.server.common.errors import invalid
 from omnistage.server.common.fields import parse, warning_headers
-from omnistage.server.endpoints.answers import VideoJobAnswer
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.media_form import MediaForm
+from omnistage.server.endpoints.videos.video_answers import VideoJobAnswer
 from omnistage.server.endpoints.videos.video_form import read_video_form, video_body
 from omnistage.server.endpoints.videos.video_jobs import ONE, PATH
 from omnistage.server.http.caller import HttpCaller

@@ -13,9 +13,9 @@ from starlette.convertors import StringConvertor, register_url_convertor
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.fields import warning_headers
-from omnistage.server.endpoints.answers import DeletedVideo, VideoJobAnswer, VideoList
 from omnistage.server.endpoints.examples import job_examples
 from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.videos.video_answers import DeletedVideo, VideoJobAnswer, VideoList
 from omnistage.server.endpoints.videos.video_form import read_video_form, video_body
 from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.openapi import described, errors

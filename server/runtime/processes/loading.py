@@ -18,7 +18,7 @@ from rich.progress import (
 )
 
 from omnistage.server.runtime.fleet import Fleet
-from omnistage.server.runtime.stage_link import StageState
+from omnistage.server.runtime.stage_record import StageState
 from omnistage.stages.messages.loading import Loading, Phase
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageState
+from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher
+from omnistage.server.runtime.stage_record import StageState
 from omnistage.stage_configs.declared.graph import Deadlines
 
 logger = logging.getLogger(__name__)

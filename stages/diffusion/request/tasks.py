@@ -5,23 +5,16 @@ for those in `MORE`.
 """
 
 import inspect
-import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import diffusers
 import numpy as np
 from diffusers.pipelines.auto_pipeline import (
     AUTO_IMAGE2IMAGE_PIPELINES_MAPPING,
-    AUTO_IMAGE2VIDEO_PIPELINES_MAPPING,
     AUTO_INPAINT_PIPELINES_MAPPING,
-    AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
-    AUTO_TEXT2VIDEO_PIPELINES_MAPPING,
     AUTO_VIDEO2VIDEO_PIPELINES_MAPPING,
 )
 
-from omnistage.stages.diffusion.controlnets import plain_family
 from omnistage.stages.diffusion.pipeline import Pipeline, PipelineCall
 from omnistage.stages.diffusion.request.keyframes import KEYED, POSITIONS, is_keyed, keyed
 from omnistage.stages.diffusion.request.places import (
@@ -33,42 +26,16 @@ from omnistage.stages.diffusion.request.places import (
     num_controls,
     places_of,
 )
+from omnistage.stages.diffusion.request.task_classes import (
+    MORE,
+    WORDS,
+    classes_beside,
+    named_in,
+    unsupported,
+)
 from omnistage.stages.worker.failure import RequestError
 
-logger = logging.getLogger(__name__)
-
-WORDS: tuple[Mapping[str, type], ...] = (
-    AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
-    AUTO_TEXT2VIDEO_PIPELINES_MAPPING,
-)
-MAPPINGS = (
-    *WORDS,
-    AUTO_IMAGE2IMAGE_PIPELINES_MAPPING,
-    AUTO_INPAINT_PIPELINES_MAPPING,
-    AUTO_IMAGE2VIDEO_PIPELINES_MAPPING,
-    AUTO_VIDEO2VIDEO_PIPELINES_MAPPING,
-)
-# Classes over the same weights that no mapping joins: those of words first.
-MORE = (
-    ("AnimateDiffPipeline", "AnimateDiffVideoToVideoPipeline"),
-    ("CogVideoXPipeline", "CogVideoXVideoToVideoPipeline"),
-    ("Flux2KleinPipeline", "Flux2KleinInpaintPipeline"),
-    ("FluxKontextPipeline", "FluxKontextInpaintPipeline"),
-    ("LTXPipeline", "LTXImageToVideoPipeline", "LTXConditionPipeline"),
-    ("LTX2Pipeline", "LTX2ImageToVideoPipeline", "LTX2ConditionPipeline"),
-    (
-        "StableAudio3Pipeline",
-        "StableAudio3AudioToAudioPipeline",
-        "StableAudio3InpaintPipeline",
-    ),
-    (
-        "SkyReelsV2DiffusionForcingPipeline",
-        "SkyReelsV2DiffusionForcingImageToVideoPipeline",
-        "SkyReelsV2DiffusionForcingVideoToVideoPipeline",
-    ),
-)
 # Those of which a setting of the pipeline must say that its weights are for both: Wan 2.2 of 5B.
-WITH_SETTING = {("WanPipeline", "WanImageToVideoPipeline"): "expand_timesteps"}
 BACKGROUND = "background_video"  # that a mask is laid over in one mode of its class alone
 INPUT = "input_reference"  # the API's name of a video's first picture
 
@@ -140,7 +107,7 @@ class Tasks:
         `needed`: fields of media without which the loaded one makes nothing; None for what its
         class says.
         """
-        return cls((PipelineTask.of(loaded, needed), *map(PipelineTask.of, _others(loaded))))
+        return cls((PipelineTask.of(loaded, needed), *map(PipelineTask.of, classes_beside(loaded))))
 
     @property
     def first(self) -> PipelineTask:
@@ -178,14 +145,14 @@ class Tasks:
             if field not in taken:
                 name = _name(field, kind)
                 message = f"This model has no place for {name}; it takes {takes}."
-                return _unsupported(message, name)
+                return unsupported(message, name)
             if len(media[field]) > 1 and not any(field in one.places for one in self.all):
                 return _wrong_number(_name(field, kind), "1", media[field])
         open_to_all = [one for one in self.all if one.places.keys() >= media.keys()]
         if not open_to_all:
             names = [_name(field, kind) for field in media]
             message = f"This model does not take {' and '.join(names)} together."
-            return _unsupported(message, names[-1])
+            return unsupported(message, names[-1])
         task = min(open_to_all, key=lambda one: len(one.missing(media)))
         name = _name(task.missing(media)[0], kind)
         where = " (POST /v1/images/edits)" if name == "image" else ""
@@ -256,11 +223,11 @@ def _needed(
 ) -> Iterator[str]:
     """Yield the fields that a class needs, by its mapping in Diffusers and its signature."""
     name = made.__name__
-    of_words = any(name in _names(mapping) for mapping in WORDS)
+    of_words = any(name in named_in(mapping) for mapping in WORDS)
     repaints = "mask" in places and not known.keys() & {"mask", BACKGROUND}
     by_class = {
         "image": repaints or (not of_words and _is_of_pictures(name)),
-        "video": repaints or name in _names(AUTO_VIDEO2VIDEO_PIPELINES_MAPPING),
+        "video": repaints or name in named_in(AUTO_VIDEO2VIDEO_PIPELINES_MAPPING),
         "mask": repaints,
         "control_image": True,
         "control_video": True,
@@ -275,63 +242,4 @@ def _needed(
 def _is_of_pictures(name: str) -> bool:
     """Return whether a class is one of those that work on a picture."""
     mappings = (AUTO_IMAGE2IMAGE_PIPELINES_MAPPING, AUTO_INPAINT_PIPELINES_MAPPING)
-    return any(name in _names(one) for one in mappings) or any(name in row[1:2] for row in MORE)
-
-
-def _names(mapping: Mapping[str, type]) -> list[str]:
-    return [made.__name__ for made in mapping.values()]
-
-
-def other_classes(made: type, given: Collection[str]) -> list[type]:
-    """Return Diffusers' other classes over the weights of a pipeline's class.
-
-    They are made of what is `given`, a pipeline's components and configuration; those that want
-    more are left out.
-    """
-    others = classes_over(made)[1:]
-    return [one for one in others if _is_made_of(one, given)]
-
-
-def _is_made_of(made: type, given: Collection[str]) -> bool:
-    missing = [
-        key
-        for key, parameter in _wanted(made).items()
-        if key not in given and parameter.default is parameter.empty
-    ]
-    if missing:
-        logger.info("no %s: the model has no %s", made.__name__, ", ".join(missing))
-    return not missing
-
-
-def classes_over(made: type) -> list[type]:
-    """Return a pipeline's class, and Diffusers' for other tasks with the same weights."""
-    name = made.__name__
-    families = {key for each in MAPPINGS for key, one in each.items() if one.__name__ == name}
-    families |= set(map(plain_family, families))  # requests without a control image
-    names = [one.__name__ for each in MAPPINGS for key, one in each.items() if key in families]
-    names += [one for row in MORE if name in row for one in row]
-    others = dict.fromkeys(one for one in names if one != name)
-    return [made, *(getattr(diffusers, one) for one in others)]
-
-
-def _wanted(made: Any) -> dict[str, inspect.Parameter]:
-    """Returns the parameters of a pipeline class."""
-    return {k: one for k, one in inspect.signature(made.__init__).parameters.items() if k != "self"}
-
-
-def _others(loaded: Pipeline) -> Iterator[Pipeline]:
-    """Yield pipelines of the other classes over the components of one."""
-    given = {**loaded.config, **loaded.components}
-    others = other_classes(type(loaded), given)
-    for (name, other), setting in WITH_SETTING.items():
-        if type(loaded).__name__ == name and loaded.config.get(setting):
-            others.append(getattr(diffusers, other))
-    for found in others:
-        # `from_pipe` would do the same, and then cast the weights that both share.
-        made = found(**{key: given[key] for key in _wanted(found) if key in given})
-        made.set_progress_bar_config(disable=True)
-        yield made
-
-
-def _unsupported(message: str, param: str | None = None) -> RequestError:
-    return RequestError(400, message, param=param, code="unsupported_model")
+    return any(name in named_in(one) for one in mappings) or any(name in row[1:2] for row in MORE)

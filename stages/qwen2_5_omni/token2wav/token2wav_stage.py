@@ -12,9 +12,10 @@ from omnistage.stages.qwen2_5_omni.token2wav.token2wav_weights import (
     load_token2wav,
     memory,
 )
-from omnistage.stages.vocoder.engine import DecoderEngine, Limits
+from omnistage.stages.vocoder.engine import DecoderEngine
 from omnistage.stages.vocoder.stage import DecoderStage
 from omnistage.stages.vocoder.start import DecoderOptions
+from omnistage.stages.vocoder.streams import Limits
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
 

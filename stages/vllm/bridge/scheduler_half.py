@@ -13,9 +13,10 @@ from vllm.v1.request import Request
 
 from omnistage.stages.vllm.bridge.blocked import BlockedRows
 from omnistage.stages.vllm.bridge.drafts import Drafts, draft_lines
-from omnistage.stages.vllm.bridge.late_inputs import LateInputs, RequestInputs
+from omnistage.stages.vllm.bridge.late_inputs import LateInputs
 from omnistage.stages.vllm.bridge.late_rows import COMPUTED, NO_ROW
 from omnistage.stages.vllm.bridge.prefill_part import PrefillPart, least_part
+from omnistage.stages.vllm.bridge.request_inputs import RequestInputs
 from omnistage.stages.vllm.bridge.rows import Longs, RowNumbers, StepTokens
 from omnistage.stages.vllm.rows.row_cache import RowCache, Wanted, wanted_rows
 from omnistage.stages.vllm.rows.row_index import Flags

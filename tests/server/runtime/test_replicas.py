@@ -21,7 +21,7 @@ from omnistage.server.common.errors import ApiError
 from omnistage.server.common.trace import GATEWAY, Trace, following
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.server.runtime.stage_link import StageState
+from omnistage.server.runtime.stage_record import StageState
 from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import CommandResult, Failed, Lora

@@ -11,7 +11,8 @@ import pytest
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Connector
-from omnistage.server.runtime.stage_link import OwnedStage, StageLink, StageRecord, StageState
+from omnistage.server.runtime.stage_link import OwnedStage, StageLink
+from omnistage.server.runtime.stage_record import StageRecord, StageState
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.families import MetricFamily
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, Metrics, Ready, Status, TextDelta

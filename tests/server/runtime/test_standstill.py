@@ -14,7 +14,7 @@ from support.gateway import OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
 
 from omnistage.connectors.standstill import patience
-from omnistage.server.runtime.stage_link import StageRecord, StageState
+from omnistage.server.runtime.stage_record import StageRecord, StageState
 
 LIMIT_S, PAUSE_S = 600.0, 10_000.0
 LIMITS = ("hang_s", "start_s", "compile_s", "first_chunk_s", "next_chunk_s")

@@ -13,7 +13,8 @@ from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stages.bagel.checkpoint.tiny import write_tiny_bagel
 from omnistage.stages.bagel.family import pick
 from omnistage.stages.bagel.pipeline import BagelPipeline
-from omnistage.stages.diffusion.loading.loading import LoadOptions, sizes_of
+from omnistage.stages.diffusion.loading.folders import sizes_of
+from omnistage.stages.diffusion.loading.loading import LoadOptions
 
 CLASS = "omnistage.stages.bagel.pipeline.BagelPipeline"
 

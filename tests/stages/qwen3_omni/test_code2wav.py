@@ -16,16 +16,11 @@ from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.vocoder import engine as decoding
 from omnistage.stages.vocoder import start as starting
 from omnistage.stages.vocoder.decoder import Decoded, StreamPiece
-from omnistage.stages.vocoder.engine import (
-    DecodedAudio,
-    DecodeFailed,
-    DecoderEngine,
-    Limits,
-    to_int16,
-)
+from omnistage.stages.vocoder.engine import DecoderEngine, to_int16
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.start import DecoderOptions
 from omnistage.stages.vocoder.state import StreamBatch
+from omnistage.stages.vocoder.streams import DecodedAudio, DecodeFailed, Limits
 
 Codes = npt.NDArray[np.int32]
 

@@ -13,8 +13,8 @@ from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointWeights
 from omnistage.stages.vocoder.code_decoder import Codec
 from omnistage.stages.vocoder.control import TAGS, DecoderControl
-from omnistage.stages.vocoder.engine import DecodedAudio
 from omnistage.stages.vocoder.start import DecoderOptions
+from omnistage.stages.vocoder.streams import DecodedAudio
 from omnistage.stages.worker.failure import RequestError
 
 SAMPLES_A_FRAME = 1920

@@ -18,7 +18,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.stages.messages.edge import EDGE, Open, Waits
 from omnistage.stages.qwen3_tts.talker import Talker
-from omnistage.stages.speech.talker_stage import SpokenPrompt
+from omnistage.stages.speech.talker_parts import SpokenPrompt
 from omnistage.stages.worker.failure import RequestError
 
 CUSTOM_VOICE, VOICE_DESIGN, BASE = MODELS

@@ -16,8 +16,9 @@ from omnistage.stages.qwen3_tts.checkpoint.speech_tokenizer_config import (
 )
 from omnistage.stages.qwen3_tts.vocoder import StreamingVocoder
 from omnistage.stages.vocoder.decoder import StreamPiece
-from omnistage.stages.vocoder.engine import DecodedAudio, DecoderEngine, Limits, to_int16
+from omnistage.stages.vocoder.engine import DecoderEngine, to_int16
 from omnistage.stages.vocoder.slots import Slot
+from omnistage.stages.vocoder.streams import DecodedAudio, Limits
 
 CPU = torch.device("cpu")
 SAMPLES_A_FRAME = 1920

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import vllm.envs
 
-from omnistage.stages.speech.talker_stage import SpokenPrompt, TalkerStage
+from omnistage.stages.speech.talker_parts import SpokenPrompt
+from omnistage.stages.speech.talker_stage import TalkerStage
 from omnistage.stages.vllm.answers.truncation import ARGUMENT
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.step.request_options import RequestOptions

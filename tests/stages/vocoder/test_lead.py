@@ -16,9 +16,10 @@ from support.waiting import until
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.messages.edge import Lead, Open, described
 from omnistage.stages.messages.to_gateway import Sound
-from omnistage.stages.vocoder.engine import DecodedAudio, DecodeFailed, DecoderEngine, Limits
+from omnistage.stages.vocoder.engine import DecoderEngine
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.stage import DecoderStage
+from omnistage.stages.vocoder.streams import DecodedAudio, DecodeFailed, Limits
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 Make = Callable[[int], RunningSum | Pairs]

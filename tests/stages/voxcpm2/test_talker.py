@@ -13,7 +13,7 @@ from support.tts_talker import close_ports, opened, talker_ports
 
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.stages.messages.edge import Lead
-from omnistage.stages.speech.talker_stage import SpokenPrompt
+from omnistage.stages.speech.talker_parts import SpokenPrompt
 from omnistage.stages.voxcpm2 import voice_encoder
 from omnistage.stages.voxcpm2.given_text import VoxCpm2GivenText, described
 from omnistage.stages.voxcpm2.step_schema import AUDIO, CONTINUES

@@ -10,7 +10,7 @@ import yaml
 from support.extra_arguments import refusal
 
 from omnistage.stages.diffusion.control.extra import ExtraOptions
-from omnistage.stages.diffusion.request.tasks import classes_over
+from omnistage.stages.diffusion.request.task_classes import classes_over
 
 
 def test_the_graph_file_names_what_requests_may_give(sd3: Any) -> None:

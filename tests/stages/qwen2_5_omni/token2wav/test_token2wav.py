@@ -27,7 +27,8 @@ from omnistage.stages.qwen2_5_omni.token2wav.flow_schedule import Schedule
 from omnistage.stages.qwen2_5_omni.token2wav.token2wav import AnswerStream, Token2Wav
 from omnistage.stages.vocoder import engine as decoding
 from omnistage.stages.vocoder.decoder import Decoded, StreamPiece
-from omnistage.stages.vocoder.engine import DecodedAudio, DecodeFailed, DecoderEngine, Limits
+from omnistage.stages.vocoder.engine import DecoderEngine
+from omnistage.stages.vocoder.streams import DecodedAudio, DecodeFailed, Limits
 
 Codes = npt.NDArray[np.int32]
 

@@ -25,8 +25,8 @@ from omnistage.stages.qwen2_5_omni.token2wav.token2wav_weights import (
 )
 from omnistage.stages.vocoder import start as starting
 from omnistage.stages.vocoder.control import TAGS, DecoderControl
-from omnistage.stages.vocoder.engine import DecodedAudio
 from omnistage.stages.vocoder.start import DecoderOptions
+from omnistage.stages.vocoder.streams import DecodedAudio
 
 CPU = torch.device("cpu")
 CODES = np.random.default_rng(0).integers(0, 96, (14, 1), np.int32)

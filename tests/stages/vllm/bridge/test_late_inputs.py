@@ -20,12 +20,9 @@ from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.connectors.shm import ShmConnector, ShmOptions
 from omnistage.stages.messages.edge import EDGE, Edge, Rows, StageTokens
 from omnistage.stages.vllm.bridge import late_inputs
-from omnistage.stages.vllm.bridge.late_inputs import (
-    EARLY_S,
-    LateInputs,
-    RequestInputs,
-)
+from omnistage.stages.vllm.bridge.late_inputs import EARLY_S, LateInputs
 from omnistage.stages.vllm.bridge.late_rows import ALL
+from omnistage.stages.vllm.bridge.request_inputs import RequestInputs
 from omnistage.stages.vllm.rows.row_store import RowStore
 from omnistage.stages.vllm.step.request_options import (
     LatePrompt,

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.stages.messages.edge import EDGE, Rows, RowsReleased, StageTokens
-from omnistage.stages.vllm.bridge.late_inputs import LateInputs, RequestInputs
+from omnistage.stages.vllm.bridge.late_inputs import LateInputs
 from omnistage.stages.vllm.bridge.late_rows import ALL
+from omnistage.stages.vllm.bridge.request_inputs import RequestInputs
 from omnistage.stages.vllm.bridge.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.rows.row_store import RowStore
 from omnistage.stages.vllm.step.request_options import RequestOptions, late_input_options
