@@ -32,7 +32,6 @@ from omnistage.server.tasks.videos.schema import MAX_FPS
 
 Message = Mapping[str, object]
 Messages = str | Sequence[Message]
-VideoLike = Video | tuple[npt.NDArray[np.uint8], float] | bytes | Path | str
 SoundLike = Audio | tuple[npt.NDArray[Any], int] | bytes | Path | str
 ImageLike = Image.Image | npt.NDArray[np.uint8] | bytes | Path | str
 
