@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib
 import inspect
 import os
 import sys
@@ -132,81 +133,39 @@ def tiny_checkpoint(tiny_checkpoints: Callable[[int], Path]) -> Path:
     return tiny_checkpoints(0)
 
 
-@pytest.fixture(scope="session")
-def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one tiny text model."""
-    from support.tiny_text import write_tiny_text
+def tiny_folder(name: str, writer: str) -> object:
+    """Return a fixture: the folder of a tiny model, which `module:function` writes once a run."""
 
-    folder = tmp_path_factory.mktemp("checkpoints") / "tiny-text"
-    write_tiny_text(folder)
+    @pytest.fixture(scope="session")
+    def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        module, _, function = writer.partition(":")
+        folder = tmp_path_factory.mktemp("checkpoints") / name
+        getattr(importlib.import_module(module), function)(folder)
+        return folder
+
     return folder
 
 
-@pytest.fixture(scope="session")
-def tiny_qwen2_5_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one tiny Qwen2.5-Omni checkpoint."""
-    from omnistage.stages.qwen2_5_omni.checkpoint.tiny import write_tiny_checkpoint
-
-    folder = tmp_path_factory.mktemp("checkpoints") / "tiny-qwen2.5-omni"
-    write_tiny_checkpoint(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_thinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny Qwen3-Omni that thinks before it answers, and does not speak."""
-    from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_thinking
-
-    folder = tmp_path_factory.mktemp("checkpoints") / "tiny-thinking"
-    write_tiny_thinking(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_glm_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from omnistage.stages.glm_image.checkpoint.tiny import write_tiny_glm_image
-
-    folder = tmp_path_factory.mktemp("tiny") / "glm-image"
-    write_tiny_glm_image(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_omnigen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from omnistage.stages.omnigen2.checkpoint.tiny import write_tiny_omnigen2
-
-    folder = tmp_path_factory.mktemp("tiny") / "omnigen2"
-    write_tiny_omnigen2(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_mammothmoda2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from omnistage.stages.mammothmoda2.checkpoint.tiny import write_tiny_mammothmoda2
-
-    folder = tmp_path_factory.mktemp("tiny") / "mammothmoda2"
-    write_tiny_mammothmoda2(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_dreamid_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one tiny DreamID-Omni."""
-    from omnistage.stages.dreamid_omni.checkpoint.tiny import write_tiny_dreamid_omni
-
-    folder = tmp_path_factory.mktemp("tiny") / "dreamid-omni"
-    write_tiny_dreamid_omni(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_bagel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one tiny BAGEL."""
-    from omnistage.stages.bagel.checkpoint.tiny import write_tiny_bagel
-
-    folder = tmp_path_factory.mktemp("tiny") / "bagel"
-    write_tiny_bagel(folder)
-    return folder
+tiny_text = tiny_folder("tiny-text", "support.tiny_text:write_tiny_text")
+tiny_qwen2_5_omni = tiny_folder(
+    "tiny-qwen2.5-omni", "omnistage.stages.qwen2_5_omni.checkpoint.tiny:write_tiny_checkpoint"
+)
+tiny_thinking = tiny_folder(
+    "tiny-thinking", "omnistage.stages.qwen3_omni.checkpoint.tiny:write_tiny_thinking"
+)
+tiny_glm_image = tiny_folder(
+    "glm-image", "omnistage.stages.glm_image.checkpoint.tiny:write_tiny_glm_image"
+)
+tiny_omnigen2 = tiny_folder(
+    "omnigen2", "omnistage.stages.omnigen2.checkpoint.tiny:write_tiny_omnigen2"
+)
+tiny_mammothmoda2 = tiny_folder(
+    "mammothmoda2", "omnistage.stages.mammothmoda2.checkpoint.tiny:write_tiny_mammothmoda2"
+)
+tiny_dreamid_omni = tiny_folder(
+    "dreamid-omni", "omnistage.stages.dreamid_omni.checkpoint.tiny:write_tiny_dreamid_omni"
+)
+tiny_bagel = tiny_folder("bagel", "omnistage.stages.bagel.checkpoint.tiny:write_tiny_bagel")
 
 
 @pytest.fixture(scope="session")
