@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpu import Candidate, hidden_problem
+from candidates import Candidate, hidden_problem
 
 
 def test_a_graph_has_the_usual_levels_or_its_own() -> None:

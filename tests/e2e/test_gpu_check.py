@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from gpu import NUM_FRAMES, Verdict, ask_all, judge, nan_steps
+from judging import NUM_FRAMES, Verdict, ask_all, judge, nan_steps
 from support.server import TinyServer
 
 GOOD = Verdict(

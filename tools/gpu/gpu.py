@@ -31,7 +31,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -41,263 +40,50 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any
 
 import httpx
-import numpy as np
 import yaml
+from candidates import (
+    SUBJECTS,
+    Candidate,
+    Subject,
+    hidden_problem,
+    in_float32,
+    reference_graph,
+    with_share,
+)
+from judging import (
+    LENGTHS,
+    NUM_SPOKEN,
+    USUAL,
+    Answer,
+    Lengths,
+    ask_all,
+    judge,
+    nan_steps,
+    prompts,
+)
 from rich.console import Console
 from support.chaos import victims
 from support.printing import say
 from support.server import TinyServer, mps_option, running_server
 from turns import conversations, converse_all, rows_of, table_of
 
-from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stage_configs.rules.mps import ALLOW, SHARE
 
 STREAMS = (1, 8, 64)
 AFTER_A_KILL, NUM_ALONE = 8, 16
 SHORT_TALKS = ("--turns", "3", "--side", "64", "--seconds", "1", "--words", "20", "--frames", "4")
-NUM_WORDS, MAX_TOKENS, NUM_FRAMES = 66, 64, 100
-NUM_SPOKEN, FRAMES_OF_REFERENCE = 8, 4  # of what eager mode answers itself: it is slow
-GAP_NATS = 0.5  # rounding moves a logprob by less in nearly all tokens
-MAX_ABOVE = 0.01  # the share of tokens that may be further away
-WRONG_NATS = 2.0  # and this is no rounding
-MIN_SAME_FIRST_CODES, LEAST_IN_FLOAT32 = 0.6, 0.9
+FRAMES_OF_REFERENCE = 4
+LEAST_IN_FLOAT32 = 0.9
 READY_S = 600.0
 ERROR_LENGTH = 3000  # letters: the end of a server's log
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The model to check: its writers by name, its graph files, a voice, and frames of an
-    answer.
-    """
-
-    tiny: str
-    graph: str
-    tiny_graph: str
-    voice: str
-    num_frames: int = NUM_FRAMES
-    least_in_bf16: float = MIN_SAME_FIRST_CODES
-
-    def write(self, folder: Path, is_tiny: bool) -> None:
-        """A tiny checkpoint, or the real sizes without weights."""
-        writers = FAMILIES.part(self.tiny, lambda family: family.tiny)
-        if is_tiny:
-            resolve_name(writers.write)(folder, 0)
-            (folder / "words.txt").write_text("one two three four\n")
-        else:
-            resolve_name(writers.write_real_size)(folder)
-
-
-SUBJECTS = {
-    "qwen3_omni": Subject("qwen3-omni", "qwen3_omni_1gpu.yaml", "qwen3_omni_tiny.yaml", "ethan"),
-    "qwen2_5_omni": Subject(
-        "qwen2.5-omni", "qwen2_5_omni_1gpu.yaml", "qwen2_5_omni_tiny.yaml", "chelsie", 200, 0.0
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """The lengths of requests: words of a prompt, tokens of an answer; and how many are checked."""
-
-    words: int = NUM_WORDS
-    tokens: int = MAX_TOKENS
-    num_checked: int = NUM_SPOKEN
-
-
-USUAL = Lengths()
-LENGTHS = {
-    "speech": Lengths(tokens=30),  # of 8 s, as people speak
-    "long": Lengths(words=2500, num_checked=4),
-}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One answer's ids: of its prompt, of its text, and its codec frames [frames, 16]."""
-
-    prompt: list[int]
-    text: list[int]
-    codes: list[list[int]]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The reference's verdict on one round of answers."""
-
-    name: str
-    num_tokens: int
-    num_above: int
-    worst: float
-    num_empty: int
-    num_comparable: int
-    num_same_codes: int
-    least: float = MIN_SAME_FIRST_CODES
-
-    @property
-    def is_right(self) -> bool:
-        """Returns whether no more is wrong than rounding explains."""
-        few = self.num_above <= MAX_ABOVE * self.num_tokens and self.worst < WRONG_NATS
-        enough = self.num_same_codes >= self.least * self.num_comparable
-        return few and enough and self.num_tokens > 0 and self.num_empty == 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}: {'right' if self.is_right else 'WRONG'}; "
-            f"{self.num_tokens} text tokens, {self.num_above} more than {GAP_NATS} nats from the "
-            f"likeliest, the worst {self.worst:.2f}; first codes equal in {self.num_same_codes} of "
-            f"{self.num_comparable}; {self.num_empty} answers not whole"
-        )
 
 
 # The servers
 
 
-def reference_graph(graph: dict[str, Any], folder: Path) -> Path:
-    """The same stages and sizes, without graphs or compiled kernels."""
-    stages = {name: dict(stage) for name, stage in graph["stages"].items()}
-    for stage in stages.values():
-        environment = {**stage.get("environment", {})}
-        environment.pop(SHARE, None)
-        stage["environment"] = environment
-        if stage["kind"].split(".")[-1] in ("thinker", "talker"):
-            engine = {**stage["engine"], "enforce_eager": True}
-            engine.pop("compilation_config", None)
-            stage["engine"] = engine
-    path = folder / "reference.yaml"
-    path.write_text(yaml.safe_dump({**graph, "stages": stages}))
-    return path
-
-
-def in_float32(graph: dict[str, Any]) -> None:
-    """Compute all in float32, with caches of as many bytes as before: for half as many requests."""
-    for stage in graph["stages"].values():
-        engine = stage["engine"]
-        engine["dtype"] = "float32"
-        if "max_num_seqs" in engine:
-            engine["max_num_seqs"] = max(1, engine["max_num_seqs"] // 2)
-
-
-def with_share(graph: dict[str, Any], share: float) -> dict[str, Any]:
-    """The graph with a share of the multiprocessors for its thinker: to see this check fail."""
-    os.environ[ALLOW] = "1"
-    thinker = {**graph["stages"]["thinker"], "environment": {SHARE: share}}
-    return {**graph, "stages": {**graph["stages"], "thinker": thinker}}
-
-
 # Asking
-
-
-def prompts(words: Sequence[str], count: int, lengths: Lengths = USUAL) -> list[str]:
-    """Different ones, always the same."""
-    chance = random.Random(7)
-    return [" ".join(chance.choices(words, k=lengths.words)) for _ in range(count)]
-
-
-async def ask(
-    client: httpx.AsyncClient,
-    server: TinyServer,
-    prompt: str,
-    frames: int,
-    voice: str,
-    tokens: int = MAX_TOKENS,
-) -> Answer:
-    """One answer with its ids; the likeliest token and code every time."""
-    talker = {"temperature": 0, "repetition_penalty": 1.0, "max_tokens": frames, "ignore_eos": True}
-    body = server.body(
-        [{"role": "user", "content": prompt}],
-        max_completion_tokens=tokens,
-        ignore_eos=True,
-        return_token_ids=True,
-        stage_params={"talker": talker},
-        audio={"voice": voice, "format": "pcm16"},
-        seed=1,
-    )
-    response = await client.post(f"{server.url}/v1/chat/completions", json=body)
-    response.raise_for_status()
-    said = response.json()
-    choice = said["choices"][0]
-    return Answer(
-        said["prompt_token_ids"], choice["token_ids"], choice["message"]["audio"]["codes"]
-    )
-
-
-async def ask_all(
-    server: TinyServer,
-    voice: str,
-    asked: Sequence[str],
-    frames: int,
-    at_once: int = 1 << 20,
-    tokens: int = MAX_TOKENS,
-) -> list[Answer]:
-    """All answers, so many at once."""
-    seats = asyncio.Semaphore(at_once)
-    async with httpx.AsyncClient(timeout=300, limits=httpx.Limits(max_connections=256)) as client:
-
-        async def one(prompt: str) -> Answer:
-            async with seats:
-                return await ask(client, server, prompt, frames, voice, tokens)
-
-        return list(await asyncio.gather(*map(one, asked)))
-
-
-async def gaps(client: httpx.AsyncClient, server: TinyServer, answer: Answer) -> list[float]:
-    """How many nats each token of an answer is below the likeliest one, by this server."""
-    body = {
-        "model": server.model,
-        "prompt": [*answer.prompt, *answer.text],
-        "max_tokens": 0,
-        "echo": True,
-        "logprobs": 1,
-        "temperature": 0,
-    }
-    response = await client.post(f"{server.url}/v1/completions", json=body)
-    response.raise_for_status()
-    found = response.json()["choices"][0]["logprobs"]
-    start = len(answer.prompt)
-    rows = zip(found["token_logprobs"][start:], found["top_logprobs"][start:], strict=True)
-    return [max(top.values()) - given for given, top in rows]
-
-
-async def judge(
-    server: TinyServer,
-    name: str,
-    answers: list[Answer],
-    expected: list[Answer],
-    frames: int,
-    least: float = MIN_SAME_FIRST_CODES,
-    tokens: int = MAX_TOKENS,
-) -> Verdict:
-    """The reference's verdict on a round; its own answers are to the first prompts."""
-    async with httpx.AsyncClient(timeout=300) as client:
-        found = np.array([gap for one in answers for gap in await gaps(client, server, one)])
-    pairs = [
-        (one.codes[0], other.codes[0])
-        for one, other in zip(answers, expected, strict=False)
-        if one.text[:2] == other.text[:2] and one.codes and other.codes
-    ]
-    verdict = Verdict(
-        name=name,
-        num_tokens=len(found),
-        num_above=int((found > GAP_NATS).sum()),
-        worst=float(found.max(initial=0)),
-        num_empty=sum((len(one.text), len(one.codes)) != (tokens, frames) for one in answers),
-        num_comparable=len(pairs),
-        num_same_codes=sum(one[0] == other[0] for one, other in pairs),
-        least=least,
-    )
-    say(str(verdict))
-    return verdict
-
-
-def nan_steps(server: TinyServer) -> dict[str, int]:
-    """Steps with a NaN, by stage."""
-    return {name: stage["nan_steps"] for name, stage in server.health().items()}
 
 
 def revive(server: TinyServer, voice: str) -> float:
@@ -400,46 +186,6 @@ def main() -> None:
         folder = Path(name)
         out = asked.out or folder
         sys.exit(check(asked, candidates, folder, out))
-
-
-def hidden_problem(checkout: Path) -> str | None:
-    """Why Python would run this checkout's code in place of another's, if it would."""
-    package = checkout / ".pkg" / "omnistage" / "__init__.py"
-    if package.exists():
-        return None
-    return f"{package} is missing: without it this checkout's package hides the earlier one"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A graph file that is served, streams of its speed table, and by which checkout's code."""
-
-    path: Path
-    levels: str
-    checkout: Path | None = None
-    is_deterministic: bool = False
-    has_talks: bool = False
-
-    @classmethod
-    def of(cls, asked: str, usual_levels: str) -> "Candidate":
-        """Reads a user's argument: a file, or a file and its levels."""
-        path, has_levels, levels = asked.partition("=")
-        return cls(Path(path), levels if has_levels else usual_levels)
-
-    def before(self, checkout: Path) -> "Candidate":
-        """The graph file of the same name in a checkout of an earlier state."""
-        return Candidate(checkout / "stage_configs" / self.path.name, self.levels, checkout)
-
-    def graph(self) -> dict[str, Any]:
-        """Returns what its file says, and that it is deterministic, if it is to be."""
-        read: dict[str, Any] = yaml.safe_load(self.path.read_text())
-        return {**read, "deterministic": True} if self.is_deterministic else read
-
-    @property
-    def name(self) -> str:
-        """Returns what its tables and its log are called."""
-        more = "-before" if self.checkout else "-deterministic" if self.is_deterministic else ""
-        return self.path.stem + more
 
 
 def check(

@@ -27,7 +27,7 @@ from typing import Any
 
 import httpx
 import numpy as np
-from gpu import nan_steps
+from judging import nan_steps
 from rich.console import Console
 from rich.table import Table
 from support.printing import say
