@@ -19,7 +19,7 @@ from omnistage.connectors.contract import Receiver
 from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.connectors.shm import ShmConnector, ShmOptions
 from omnistage.stages.messages.edge import EDGE, Edge, Rows, StageTokens
-from omnistage.stages.vllm.bridge import late_inputs
+from omnistage.stages.vllm.bridge import late_inputs, request_inputs
 from omnistage.stages.vllm.bridge.late_inputs import EARLY_S, LateInputs
 from omnistage.stages.vllm.bridge.late_rows import ALL
 from omnistage.stages.vllm.bridge.request_inputs import RequestInputs
@@ -119,11 +119,12 @@ def test_rows_that_nobody_asked_for_are_ignored() -> None:
 
 
 class Clock:
-    """The module's own time.monotonic under a test's control; event loops keep theirs."""
+    """The modules' own time.monotonic under a test's control; event loops keep theirs."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        patch.setattr(late_inputs, "time", SimpleNamespace(monotonic=lambda: self.now))
+        for module in (late_inputs, request_inputs):
+            patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 @pytest.fixture
