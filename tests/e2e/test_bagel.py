@@ -268,7 +268,8 @@ async def test_clients_that_hang_up_at_any_moment_leave_nothing(
 LLM, DIT = ("llm", "engine"), ("dit", "worker")
 
 
-@pytest.mark.parametrize("killed", [pytest.param(LLM, marks=pytest.mark.repeat), DIT], ids=str)
+@pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
+@pytest.mark.parametrize("killed", [LLM, DIT], ids=str)
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     killed: Process, server: TinyServer, bare: BagelPipeline
 ) -> None:

@@ -82,13 +82,10 @@ async def test_clients_that_hang_up_at_any_moment_leave_nothing(
         assert stage["generation"] == 1, name
 
 
+@pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
 @pytest.mark.parametrize(
     ("stage", "role"),
-    [
-        ("dit", "worker"),
-        pytest.param("text_encoder", "engine", marks=pytest.mark.repeat),
-        pytest.param("text_encoder", "worker", marks=pytest.mark.repeat),
-    ],
+    [("dit", "worker"), ("text_encoder", "engine"), ("text_encoder", "worker")],
 )
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     stage: str, role: str, server: TinyServer, bare: Any
