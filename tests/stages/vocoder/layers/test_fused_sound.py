@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from support.carried import CarriedStreams
-from support.kernels import DEVICE, RUNS_KERNELS
+from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS
 from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeCode2WavConfig,
@@ -61,7 +61,8 @@ def test_fused_layers_equal_exact_ones_in_any_chunks(looks_ahead: bool) -> None:
         for layers, own in ((exact, layout), (fused, other))
     ]
     generator = torch.Generator().manual_seed(1)
-    for number, chunk in (([0], 2), ([0, 1], 3), ([2, 1, 0], 25), ([1, 2], 2), ([2], 40)):
+    long = [] if IS_INTERPRETED else [([2], 40)]
+    for number, chunk in [([0], 2), ([0, 1], 3), ([2, 1, 0], 25), ([1, 2], 2), *long]:
         hidden = torch.randn(len(number), LATENT, chunk, generator=generator).to(DEVICE)
         expected, found = (kind.put(number, hidden) for kind in streams)
         assert found.shape == expected.shape == (len(number), FACTOR * chunk)
