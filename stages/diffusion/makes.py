@@ -179,8 +179,13 @@ def _classes_over(name: str) -> frozenset[str]:
 
 
 def _keys(returned: ast.expr | None) -> list[str]:
-    """Return the names in what a call returns: an object made with keywords, or a dict."""
+    """Return the names in what a call returns: an object made with keywords, or a dict.
+
+    None for the call of another class, which gets its arguments by name.
+    """
     match returned:
+        case ast.Call(func=ast.Attribute(attr="__call__")):
+            return []
         case ast.Call(keywords=keywords):
             return [one.arg for one in keywords if one.arg and not _is_none(one.value)]
         case ast.Dict(keys=keys):

@@ -112,11 +112,19 @@ class Singer(Unknown):
         return [prompt]
 
 
+class Delegating(Unknown):
+    """One that hands its arguments on by their names, and not what is made of them."""
+
+    def __call__(self, prompt: str, num_frames: int = 1) -> Any:
+        return super().__call__(prompt=prompt)
+
+
 def test_a_user_s_class_is_refused_alike(tmp_path: Path) -> None:
     path = f"{__name__}.Writer"
     with pytest.raises(ValueError, match="Writer returns texts only"):
         LoadOptions(pipeline_class=path)
-    LoadOptions(pipeline_class=f"{__name__}.Unknown")
+    for name in ("Unknown", "Delegating"):
+        LoadOptions(pipeline_class=f"{__name__}.{name}")
     folder = folder_of(tmp_path, "QwenImagePipeline")
     assert offer(Checkpoint(str(folder)), {"pipeline_class": path}) is None
 
@@ -129,7 +137,9 @@ def test_parameters_are_those_of_the_class(name: str) -> None:
     assert call.parameters - {"self"} == set(arguments_of(pipeline))
 
 
-@pytest.mark.parametrize(("made", "output"), [(Unknown, "image"), (Singer, "audio")])
+@pytest.mark.parametrize(
+    ("made", "output"), [(Unknown, "image"), (Singer, "audio"), (Delegating, "video")]
+)
 def test_what_a_user_s_class_makes_is_told_by_its_arguments(made: type, output: str) -> None:
     assert signature_of(made).output == output
 
