@@ -7,7 +7,7 @@ DEMO := .venv-demo
 COMMA := ,
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech soak-bagel page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-tests thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed compose pipelines
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech soak-bagel page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-tests thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed compose pipelines mamoda
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -208,6 +208,10 @@ realtime-clients: venv
 # docs/diffusers-pipelines.md. ARGS="FluxPipeline WanPipeline": these classes.
 pipelines: venv
 	PYTHONPATH=tests $(BIN)/python scripts/pipelines.py --run $(ARGS)
+
+# The documented class of Mamoda2.5, tiny, against the bare one of its authors; CHECKOUT: github.com/bytedance/mammothmoda.
+mamoda: venv
+	PYTHONPATH=tests:scripts $(BIN)/python tools/mamoda.py $(CHECKOUT)
 
 # The rooms and who imports whom, as Mermaid, for docs/architecture.md.
 graph: venv
