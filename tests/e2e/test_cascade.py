@@ -4,7 +4,9 @@ import asyncio
 import base64
 import io
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -12,12 +14,15 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
+import yaml
 from openai import AsyncOpenAI
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 from support.realtime import check_event, silence, tone
 from support.server import TinyServer, running_server
+from support.tiny_whisper import WhisperReference, write_tiny_whisper
 
+from omnistage.server.media.sound import SoundTrack
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.checkpoint.tiny_asr import write_tiny_asr
 from omnistage.stages.checkpoint.tiny_text import write_tiny_text
@@ -30,17 +35,36 @@ EVENT_S = 60.0
 pytestmark = pytest.mark.engine
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
-    folder = tmp_path_factory.mktemp("cascade")
+def write_models(folder: Path, write_asr: Callable[[Path, int], None]) -> None:
     for name, write in (
-        ("asr", write_tiny_asr),
+        ("asr", write_asr),
         ("text", write_tiny_text),
         ("tts", resolve_name(TTS.tiny["qwen3-tts"].write)),
     ):
         write(folder / "cascade" / name, 0)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    folder = tmp_path_factory.mktemp("cascade")
+    write_models(folder, write_tiny_asr)
     graph = str(GRAPHS / "cascade_tiny.yaml")
     with running_server(graph, folder / "log", cwd=folder) as running:
+        yield running
+
+
+@contextmanager
+def whisper_server(folder: Path) -> Iterator[TinyServer]:
+    """The same graph with a tiny Whisper, whose encoder takes 1,500 positions at once."""
+    write_models(folder, write_tiny_whisper)
+    graph = yaml.safe_load((GRAPHS / "cascade_tiny.yaml").read_text())
+    transcriber = graph["stages"]["transcriber"]
+    engine = {**transcriber["engine"], "max_num_batched_tokens": 2048}
+    del engine["max_model_len"]
+    graph["stages"]["transcriber"] = {**transcriber, "engine": engine}
+    path = folder / "graph.yaml"
+    path.write_text(yaml.safe_dump(graph))
+    with running_server(str(path), folder / "log", cwd=folder) as running:
         yield running
 
 
@@ -146,6 +170,43 @@ async def test_openais_sdk_talks_to_three_models_and_speaks_into_the_answer(
             assert not [one for one in spoken.events[begun:] if one.type.endswith(".delta")]
             assert done.response.status_details.reason == "turn_detected"
     await client.close()
+
+
+@pytest.mark.repeat
+async def test_a_whisper_transcribes_files_and_the_turns_of_a_session(tmp_path: Path) -> None:
+    with whisper_server(tmp_path) as server:
+        sound = np.concatenate([tone(0.5), silence(0.1)])
+        (samples,) = SoundTrack(wav_of(sound), "file").samples(16_000)
+        reference = WhisperReference(str(tmp_path / "cascade" / "asr"))
+        words, _, ended_by = reference.expected(samples, None, "transcribe")
+        assert (bool(words), ended_by) == (True, "stop")
+        assert await asyncio.to_thread(transcript_of, server, sound) == words
+        client = AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none")
+        async with client.realtime.connect(model=MODEL) as connection:
+            spoken = Spoken(connection)
+            await spoken.until("session.created")
+            session: Any = {
+                "type": "realtime",
+                "max_output_tokens": 12,
+                "audio": {
+                    "input": {"transcription": {"model": "whisper-1"}, "turn_detection": None}
+                },
+            }
+            await connection.session.update(session=session)
+            await spoken.speak(sound)
+            await connection.input_audio_buffer.commit()
+            kind = "conversation.item.input_audio_transcription.completed"
+            assert (await spoken.until(kind)).transcript == words
+            await connection.response.create()
+            done = await spoken.until("response.done")
+            assert done.response.status in ("completed", "incomplete")
+            assert spoken.pcm()
+            messages = [{"role": "user", "content": words}]
+            body = {"messages": messages, "model": MODEL, "add_generation_prompt": True}
+            url = f"{server.url}/tokenize"
+            answer = await asyncio.to_thread(httpx.post, url, json=body, timeout=60)
+            assert done.response.usage.input_tokens == answer.json()["count"]
+        await client.close()
 
 
 def test_an_audio_file_is_transcribed_as_openais_clients_send_it(server: TinyServer) -> None:

@@ -72,6 +72,9 @@ class PiecedTranscript:
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the text of samples, float32 [n], as it comes, then why it ends; RequestError.
 
+        A piece whose text fills the context ends there, and the next goes on: the piece itself
+        fits, so the model repeats itself. It ended by "length" where speech is not cut, or by the
+        request's bound.
         `headers`: those of its trace, if it is recorded.
         """
         pieces = self._prompts.cut(samples)
@@ -100,7 +103,7 @@ class PiecedTranscript:
                     text = cleaner.process_delta(made.text, made.finish_reason is not None)
                     if text:
                         text, before, has_text = before + text, "", True
-                    if made.finish_reason == "length":
+                    if made.finish_reason == "length" and self._may_lack_words:
                         ended_by = "length"
                     yield _chunk(text, made)
                 running.popleft()
@@ -113,6 +116,10 @@ class PiecedTranscript:
     def _left(self) -> int | None:
         most = self._body.max_tokens
         return None if most is None else most - self._num_tokens
+
+    @property
+    def _may_lack_words(self) -> bool:
+        return self._body.max_tokens is not None or not self._prompts.are_cut
 
     @property
     def _is_spent(self) -> bool:

@@ -38,10 +38,15 @@ class SpeechPrompts:
         """Returns the rate of the samples that the model takes."""
         return int(self._speech.sample_rate)
 
+    @property
+    def are_cut(self) -> bool:
+        """Returns whether long speech is cut to pieces, so that each fits into the context."""
+        return bool(self._speech.allow_audio_chunking)
+
     def cut(self, samples: Samples) -> list[Samples]:
         """Cut speech, float32 [n], where it is quiet, to pieces that the model takes."""
         longest_s = self._speech.max_audio_clip_s
-        if not self._speech.allow_audio_chunking or len(samples) <= longest_s * self.rate_hz:
+        if not self.are_cut or len(samples) <= longest_s * self.rate_hz:
             return [samples]
         pieces: list[Samples] = split_audio(
             audio_data=samples,

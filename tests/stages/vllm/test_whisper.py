@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-import torch
 from support.picked_stage import PickedStage, picked_stage
-from support.tiny_whisper import write_tiny_whisper
-from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
-from transformers.models.whisper.tokenization_whisper import LANGUAGES
+from support.tiny_whisper import NUM_POSITIONS, WhisperReference, write_tiny_whisper
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.messages.body import Transcribe
@@ -22,7 +19,7 @@ from omnistage.stages.worker.stage import Opened
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
-RATE_HZ, NUM_TOKENS = 16_000, 20
+RATE_HZ, NUM_TOKENS = 16_000, 12
 ENGINE: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -38,77 +35,79 @@ class Harness:
     def __init__(self, picked: PickedStage, folder: str) -> None:
         self._picked = picked
         self._number = 0
-        self._tokenizer = AutoTokenizer.from_pretrained(folder)
-        self._features = WhisperFeatureExtractor.from_pretrained(folder)
-        self._model = WhisperForConditionalGeneration.from_pretrained(folder).float().eval()
+        self.reference = WhisperReference(folder)
 
-    async def transcript(self, samples: Any, **body: Any) -> tuple[str, list[int]]:
-        """Serve one request; its text and tokens."""
+    async def transcript(self, samples: Any, **body: Any) -> tuple[str, list[int], str]:
+        """Serve one request; its text, its tokens and why it ended."""
         self._number += 1
         name = f"request-{self._number}"
         coming = ComingMedia()
         piece = MediumPiece("sound-1", "sound", {"rate_hz": RATE_HZ})
         coming.add(name, piece, Tensor.from_numpy(samples))
-        asked = Request(Transcribe(max_tokens=NUM_TOKENS, **body), ["transcript"])
+        asked = Request(Transcribe(**{"max_tokens": NUM_TOKENS, **body}), ["transcript"])
         told = await self._picked.served(Opened(name, asked, media=coming.take(name)))
         choices = []
         for one in told:
             assert isinstance(one.message, TranscriptDelta)
             choices += one.message.chunk["choices"]
         text = "".join(choice["delta"].get("content", "") for choice in choices)
-        return text, [one for choice in choices for one in choice.get("token_ids", ())]
+        ids = [one for choice in choices for one in choice.get("token_ids", ())]
+        return text, ids, choices[-1]["finish_reason"]
 
-    @torch.inference_mode()
-    def expected(self, samples: Any, language: str | None, task: str) -> tuple[str, list[int]]:
-        """What transformers' model writes behind Whisper's own marks, greedily."""
-        features = self._features(samples, sampling_rate=RATE_HZ, return_tensors="pt")
-        heard = self._model.model.encoder(features.input_features)
-        ids = self._ids("startoftranscript")
-        if language is None:
-            languages = self._ids(*LANGUAGES)
-            logits = self._next(heard, ids)[languages]
-            (language_id,) = [languages[int(logits.argmax())]]
-        else:
-            (language_id,) = self._ids(language)
-        ids += [language_id, *self._ids(task, "notimestamps")]
-        made: list[int] = []
-        while len(made) < NUM_TOKENS:
-            made.append(int(self._next(heard, ids + made).argmax()))
-            if made[-1] == self._tokenizer.eos_token_id:
-                made.pop()
-                break
-        return self._tokenizer.decode(made, skip_special_tokens=True), made
-
-    def _next(self, heard: Any, ids: list[int]) -> torch.Tensor:
-        made = self._model(encoder_outputs=heard, decoder_input_ids=torch.tensor([ids]))
-        logits: torch.Tensor = made.logits[0, -1]
-        return logits
-
-    def _ids(self, *marks: str) -> list[int]:
-        return [self._tokenizer.convert_tokens_to_ids(f"<|{mark}|>") for mark in marks]
+    def pieces(self, samples: Any) -> list[Any]:
+        """How vLLM cuts long audio."""
+        pieces: list[Any] = self._picked.stage._prompts.cut(samples)
+        return pieces
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=[True, False])
 async def whisper(
-    tmp_path_factory: pytest.TempPathFactory, run_directory: Path, cpu_engine: None
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    run_directory: Path,
+    cpu_engine: None,
 ) -> AsyncIterator[Harness]:
-    """The one stage of the graph that is picked for the folder."""
+    """The one stage of the graph that is picked for the folder; one finds an end, one does not."""
     folder = tmp_path_factory.mktemp("whisper") / "tiny"
-    write_tiny_whisper(folder)
+    write_tiny_whisper(folder, ends=request.param)
     async with picked_stage(folder, "transcriber", run_directory, ENGINE) as picked:
         assert picked.ready.reading.audio_rate_hz == RATE_HZ
+        assert picked.ready.max_model_len == NUM_POSITIONS
         yield Harness(picked, str(folder))
+
+
+def noise(seconds: float, seed: int = 3) -> Any:
+    """Something to be heard."""
+    drawn = np.random.default_rng(seed).standard_normal(round(seconds * RATE_HZ))
+    return (0.1 * drawn).astype(np.float32)
 
 
 @pytest.mark.parametrize(
     ("language", "to_english"), [("en", False), ("de", False), ("de", True), (None, False)]
 )
-async def test_its_tokens_and_text_equal_transformers(
-    language: str | None, to_english: bool, whisper: Harness
+@pytest.mark.parametrize("most", [NUM_TOKENS, None])
+async def test_its_tokens_and_text_equal_transformers_to_their_end(
+    language: str | None, to_english: bool, most: int | None, whisper: Harness
 ) -> None:
-    samples = (0.1 * np.random.default_rng(3).standard_normal(2 * RATE_HZ)).astype(np.float32)
+    samples = noise(2)
     task = "translate" if to_english else "transcribe"
-    text, ids = whisper.expected(samples, language, task)
+    text, ids, ended_by = whisper.reference.expected(samples, language, task, most or NUM_POSITIONS)
     assert ids
-    got = await whisper.transcript(samples, language=language, to_english=to_english)
-    assert got == (text, ids)
+    got = await whisper.transcript(
+        samples, language=language, to_english=to_english, max_tokens=most
+    )
+    # A text that fills the context is whole as far as the model goes, unless the client bounds it.
+    assert got == (text, ids, "stop" if most is None else ended_by)
+
+
+async def test_long_audio_is_transcribed_piece_by_piece_whether_they_end_or_not(
+    whisper: Harness,
+) -> None:
+    samples = np.concatenate([noise(28, 1), np.zeros(RATE_HZ // 2, np.float32), noise(4, 2)])
+    pieces = whisper.pieces(samples)
+    assert len(pieces) == 2
+    parts = [whisper.reference.expected(piece, "en", "transcribe") for piece in pieces]
+    assert parts[0][0] != parts[1][0]
+    text, ids, ended_by = await whisper.transcript(samples, language="en", max_tokens=None)
+    assert ids == [one for _, made, _ in parts for one in made]
+    assert (text, ended_by) == (" ".join(words for words, _, _ in parts), "stop")
