@@ -7,7 +7,7 @@ DEMO := .venv-demo
 COMMA := ,
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech soak-bagel page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-tests thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed compose pipelines mamoda
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech soak-bagel page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-tests thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed realtime-turns compose pipelines mamoda
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -192,6 +192,10 @@ realtime-load: venv
 # Sessions of Qwen3-Omni at its real size on one GPU, compared with chats first; ARGS="--tiny --levels 1x2 --speech-seconds 1" on a CPU.
 realtime-speed: venv
 	PYTHONPATH=tests $(BIN)/python tools/gpu/realtime_speed.py $(ARGS)
+
+# Where the time of each turn of a conversation by voice goes; --tiny on a CPU.
+realtime-turns: venv
+	PYTHONPATH=tests $(BIN)/python tools/realtime_turns.py $(ARGS)
 
 # Voice clients of the Realtime API as they are; node and npm are needed.
 REALTIME := .venv-realtime

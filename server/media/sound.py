@@ -32,20 +32,36 @@ class SoundLimits:
 ANY_SOUND = SoundLimits()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class RawAudio:
     """Samples that are in no file: int16 [n] of one channel, at `rate_hz`.
 
     A caller in this process has it in place of the object of a chat's part `input_audio`.
+    `remembers`: what was read of it last is kept with it, for a caller that has it read again.
     """
 
     samples: npt.NDArray[np.int16]
     rate_hz: int
+    remembers: bool = False
+    _read: tuple[int, list[Samples]] | None = None  # at its rate
 
     @property
     def num_bytes(self) -> int:
         """Return how much memory the samples take."""
         return self.samples.nbytes
+
+    @property
+    def seconds(self) -> float:
+        """Return how long they play."""
+        return len(self.samples) / self.rate_hz
+
+    def read_at(self, rate_hz: int) -> list[Samples] | None:
+        """Return what was read of it at a rate, if that is remembered."""
+        return self._read[1] if self._read is not None and self._read[0] == rate_hz else None
+
+    def remember(self, rate_hz: int, blocks: list[Samples]) -> None:
+        """Keep all that was read of it at a rate."""
+        self._read = rate_hz, blocks
 
     def frames(self) -> Iterator[av.AudioFrame]:
         """Yield the samples as FFmpeg resamples them."""
@@ -73,6 +89,22 @@ class SoundTrack:
         They are at `rate_hz`, or at the file's own rate if that is 0. Raises ApiError as soon as
         they are too many, or cannot be read.
         """
+        data = self._data
+        remembering = data if isinstance(data, RawAudio) and data.remembers else None
+        known = None if remembering is None else remembering.read_at(rate_hz)
+        if remembering is None or known is None:
+            read: list[Samples] = []
+            for block in self._checked(rate_hz):
+                if remembering is not None:
+                    read.append(block)
+                yield block
+            if remembering is not None:
+                remembering.remember(rate_hz, read)
+            return
+        self.rate_hz, self.seconds = rate_hz or remembering.rate_hz, remembering.seconds
+        yield from known
+
+    def _checked(self, rate_hz: int) -> Iterator[Samples]:
         self.rate_hz = rate_hz
         num_samples = 0
         for block in _blocks(self._mono(rate_hz)):

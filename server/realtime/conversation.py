@@ -56,6 +56,7 @@ class Conversation:
             place = 1 + self._index(after)
         self._items.insert(place, item)
         self._make_room(item)
+        self._keep_read()
         return self.previous_of(item.id)
 
     def _make_room(self, kept: Item) -> None:
@@ -64,6 +65,14 @@ class Conversation:
             others = [item for item in self._items if item is not kept]
             oldest = next((item for item in others if item.role != "system"), others[0])
             self._remove(oldest)
+
+    def _keep_read(self) -> None:
+        """Keep what stages got of the newest audio for the next answer, as far as there is room."""
+        free = self._max_bytes - self.num_bytes
+        for item in reversed(self._items):
+            for sound in item.sounds:
+                free -= sound.read_bytes
+                sound.keep_read(free >= 0)
 
     @property
     def context(self) -> list[Item]:

@@ -214,9 +214,14 @@ class Item:
         return self.spoken is not None and self.spoken.is_cut
 
     @property
+    def sounds(self) -> list[UserAudio]:
+        """Return the audio of a user."""
+        return [part.sound for part in self.content if part.sound is not None]
+
+    @property
     def sound(self) -> UserAudio | None:
-        """Return the audio of a user, if there is some."""
-        return next((part.sound for part in self.content if part.sound is not None), None)
+        """Return the first audio of a user, if there is some."""
+        return next(iter(self.sounds), None)
 
 
 def _object(arguments: str) -> str:

@@ -45,6 +45,7 @@ class Listener:
         self._hearing = Hearing(make_detector, judge)
         self._transcripts = transcripts
         self._item_id: str | None = None  # of the turn that goes on
+        self._paused: UserAudio | None = None  # its audio, as the answer ahead has read it
         self._idle: asyncio.TimerHandle | None = None
         self._played: tuple[Response, float] | None = None  # the last, and until when
         answers.on_end = self._wait_for_speech
@@ -68,6 +69,7 @@ class Listener:
                 case TurnPaused():
                     self._answer_ahead(change)
                 case TurnResumed():
+                    self._paused = None
                     self._answers.drop_ahead()
                 case TurnStopped():
                     self._end_turn(change)
@@ -92,11 +94,14 @@ class Listener:
         """Begin the answer that a turn will get if it has ended here."""
         detection = self._settings().audio.input.turn_detection
         if detection is not None and detection.create_response:
-            self._answers.begin_ahead(self._item_of(self._hearing.buffer.peek(paused.at_ms)))
+            self._paused = self._hearing.buffer.peek(paused.at_ms)
+            self._answers.begin_ahead(self._item_of(self._paused))
 
     def _end_turn(self, stopped: TurnStopped) -> None:
         self._tell_stopped(stopped.at_ms)
-        item = self._add(self._hearing.buffer.take(end_ms=stopped.end_ms))
+        sound, paused = self._hearing.buffer.take(end_ms=stopped.end_ms), self._paused
+        item = self._add(paused if paused == sound else sound)
+        self._paused = None
         self._hearing.buffer.forget_before(stopped.at_ms)
         settings = self._settings()
         detection = settings.audio.input.turn_detection

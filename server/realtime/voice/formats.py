@@ -1,7 +1,7 @@
 """Audio formats of a session: PCM at 24 kHz, and G.711 (mu-law, A-law) at 8 kHz."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ FormatName = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 PCM: FormatName = "audio/pcm"
 CODECS: Mapping[str, str] = {"audio/pcmu": "pcm_mulaw", "audio/pcma": "pcm_alaw"}
 PCM_SAMPLES, G711_SAMPLES = SampleFormat(24_000), SampleFormat(8_000)
+STAGE_RATE_HZ, FLOAT_BYTES = 16_000, 4  # of the samples that models of speech get
 
 Samples = npt.NDArray[np.int16]
 
@@ -50,12 +51,18 @@ def encoded(samples: Samples, form: str) -> bytes:
     return _encoding(CODECS[form])[samples.view(np.uint16)].tobytes()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UserAudio:
-    """Audio of a user as it came: bytes of a format."""
+    """Audio of a user as it came: bytes of a format.
+
+    Each answer of its session reads it again, so `raw` keeps what a stage got of it, unless
+    `keep_read` says otherwise.
+    """
 
     data: bytes
     form: str
+    _keeps: bool = field(default=True, compare=False)
+    _raw: RawAudio | None = field(default=None, compare=False, repr=False)
 
     @property
     def ms(self) -> float:
@@ -71,7 +78,24 @@ class UserAudio:
     @property
     def raw(self) -> RawAudio:
         """Return its samples, at its own rate."""
-        return RawAudio(decoded(self.data, self.form), samples_of(self.form).rate_hz)
+        raw = self._raw
+        if raw is None:
+            rate_hz = samples_of(self.form).rate_hz
+            raw = RawAudio(decoded(self.data, self.form), rate_hz, remembers=self._keeps)
+            self._raw = raw if self._keeps else None
+        return raw
+
+    @property
+    def read_bytes(self) -> int:
+        """Return how much memory it takes to keep what stages get of it, about."""
+        decoded_bytes = 0 if self.form == PCM else SAMPLE_BYTES * len(self.data)
+        return decoded_bytes + round(self.ms / 1000 * STAGE_RATE_HZ) * FLOAT_BYTES
+
+    def keep_read(self, keeps: bool) -> None:
+        """Keep what stages get of it from now on, or forget it."""
+        self._keeps = keeps
+        if not keeps:
+            self._raw = None
 
 
 def output_encoder(form: str, speed: float, samples: SampleFormat) -> AudioEncoder:

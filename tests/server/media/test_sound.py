@@ -84,6 +84,20 @@ def test_samples_that_are_in_no_file_are_heard_as_those_of_a_wav(
     assert np.array_equal(heard(RawAudio(sound, rate_hz), wanted_hz), expected)
 
 
+def test_samples_that_remember_what_was_read_are_resampled_once_a_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sound = (tones(0.5, 24_000)[0] * 32767).astype(np.int16)
+    raw = RawAudio(sound, 24_000, remembers=True)
+    read, again = SoundTrack(raw, "part"), SoundTrack(raw, "part")
+    expected = np.concatenate(list(read.samples(MODEL_HZ)))
+    assert np.array_equal(heard(raw, 8_000), heard(RawAudio(sound, 24_000), 8_000))
+    heard(raw, MODEL_HZ)
+    monkeypatch.setattr(sound_module, "_Mono", None)  # nothing can be resampled now
+    assert np.array_equal(np.concatenate(list(again.samples(MODEL_HZ))), expected)
+    assert (again.seconds, again.rate_hz) == (read.seconds, read.rate_hz)
+
+
 def test_samples_that_are_in_no_file_are_bounded_and_must_be_there() -> None:
     with pytest.raises(ApiError, match="is longer than 3600 s"):
         heard(RawAudio(np.zeros(3601 * 100, np.int16), 100))
