@@ -83,10 +83,13 @@ page: venv
 	$(BIN)/python -m pip install --quiet playwright
 	PYTHONPATH=tests $(BIN)/python tools/page.py $(ARGS)
 
-# A call by WebRTC from a headless Chromium's page, with a microphone that repeats a file.
+# Calls by WebRTC from a headless Chromium's page, with a microphone that repeats a file: bare, and with agents-js; npm is needed.
+AGENTS := .venv-realtime/agents
 browser: venv
 	$(BIN)/python -m pip install --quiet playwright
-	$(BIN)/python -m pytest tests/e2e/test_browser.py $(ARGS)
+	npm install --silent --prefix $(AGENTS) @openai/agents-realtime@0.20.0 zod
+	OMNISTAGE_AGENTS_JS=$(AGENTS)/node_modules/@openai/agents-realtime/dist/bundle/openai-realtime-agents.umd.js \
+	  $(BIN)/python -m pytest tests/e2e/test_browser.py tests/server/endpoints/test_realtime_agents_in_a_page.py $(ARGS)
 
 exact: venv
 	PYTHONPATH=tests $(BIN)/python tools/gpu/exact.py $(ARGS)

@@ -9,21 +9,17 @@ import argparse
 import json
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 from support import fake_stages
-from support.fake_stages import SAMPLES_PER_FRAME, FakeCode2Wav, text_of
+from support.fake_stages import SAMPLES_PER_FRAME
 from support.gateway import OMNI, RunningGateway, running_gateway
+from support.realtime_tools import TOOL_TEXT, Speaker, tool_call
 
 from omnistage.server.endpoints.realtime import realtime
-from omnistage.stages.messages.to_gateway import Sound
-from omnistage.stages.messages.to_stage import Request
 
 MODEL = "omni"
-TOOL_TEXT = "use the tool"
 NUM_FRAMES = 4 * 24_000 // SAMPLES_PER_FRAME
 
 LIVEKIT = """
@@ -179,30 +175,6 @@ const turns = kinds.filter((kind) => kind === 'input_audio_buffer.speech_stopped
 console.log(JSON.stringify({ calls, errors, turns }));
 process.exit(0);
 """
-
-
-def tool_call() -> list[Any]:
-    """Return the chunks of a call that needs a city."""
-    head = {"index": 0, "id": "call_1", "type": "function"}
-    function = {"name": "weather", "arguments": ""}
-    arguments = {"arguments": '{"city": "Paris"}'}
-    return [
-        ({"tool_calls": [{**head, "function": function}]}, {}),
-        ({"tool_calls": [{"index": 0, "function": arguments}]}, {}),
-        ({"content": ""}, {"finish": "tool_calls"}),
-    ]
-
-
-class Speaker(FakeCode2Wav):
-    """A vocoder that says nothing where a tool is called."""
-
-    async def answer(self, request_id: str, request: Request) -> AsyncIterator[Any]:
-        """Yield the sound of an answer."""
-        if text_of(request.body) == TOOL_TEXT:
-            yield Sound(0), {}, True
-            return
-        async for made in super().answer(request_id, request):
-            yield made
 
 
 def check(name: str, command: list[str], gateway: RunningGateway, folder: Path) -> None:
