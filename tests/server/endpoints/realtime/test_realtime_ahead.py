@@ -379,7 +379,8 @@ def test_one_whose_turn_does_not_end_is_given_up(
 ) -> None:
     monkeypatch.setattr(answer_ahead, "MAX_WAIT_S", 0.1)
     before = counts(gateway)
-    pause(talk, gateway)
+    talk.append(SPEECH)
+    talk.append(PAUSE)
     wait_until(lambda: ahead(counts(gateway) - before) == {"cancelled": 1})
     gateway.wait_until_idle()
     talk.append(ENDING)
