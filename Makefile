@@ -89,7 +89,7 @@ browser: venv
 	$(BIN)/python -m pip install --quiet playwright
 	npm install --silent --prefix $(AGENTS) @openai/agents-realtime@0.20.0 zod
 	OMNISTAGE_AGENTS_JS=$(AGENTS)/node_modules/@openai/agents-realtime/dist/bundle/openai-realtime-agents.umd.js \
-	  $(BIN)/python -m pytest tests/e2e/test_browser.py tests/server/endpoints/test_realtime_agents_in_a_page.py $(ARGS)
+	  $(BIN)/python -m pytest tests/e2e/test_browser.py tests/server/endpoints/realtime/test_realtime_agents_in_a_page.py $(ARGS)
 
 exact: venv
 	PYTHONPATH=tests $(BIN)/python tools/gpu/exact.py $(ARGS)
