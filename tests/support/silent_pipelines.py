@@ -10,7 +10,7 @@ import torch
 from diffusers import DiffusionPipeline, QwenImagePipeline, SchedulerMixin, WanPipeline
 from torch import nn
 
-SLOW_S = 0.1
+SLOW_S = 0.25
 
 
 class SilentPipeline(QwenImagePipeline):  # type: ignore[misc]  # Diffusers has no types
