@@ -101,7 +101,9 @@ def test_a_convolution_is_the_module_s_with_sums(
     assert (found - 0.25 * (expected + residual + total)).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize(("num_windows", "num_frames"), [(1, 1), (2, 2 if IS_INTERPRETED else 5)])
+@pytest.mark.parametrize(
+    ("num_windows", "num_frames"), [(2, 1)] if IS_INTERPRETED else [(1, 1), (2, 5)]
+)
 @torch.inference_mode()
 def test_fused_layers_make_the_modules_samples(num_windows: int, num_frames: int) -> None:
     from omnistage.stages.qwen2_5_omni.token2wav.bigvgan_fused import FusedBigVGAN, is_fusible
