@@ -1,6 +1,7 @@
 """Small random models of Qwen2.5-Omni's token2wav with the published one's layers."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cache, partial
 from typing import Any
 
@@ -40,11 +41,18 @@ DIT = {
 FEW_LAYERS = {"num_hidden_layers": 5, "look_ahead_layers": [2], "look_backward_layers": [0, 4]}
 
 
-@cache
 def make_token2wav(
     coupling: float = 1, dtype: torch.dtype = torch.float32, is_deep: bool = True
 ) -> Any:
-    """`coupling`: by what the values of layers that look at neighbours are multiplied."""
+    """Return one of the caller's own, who may move it to a GPU.
+
+    `coupling`: by what the values of layers that look at neighbours are multiplied.
+    """
+    return deepcopy(_token2wav(coupling, dtype, is_deep))
+
+
+@cache
+def _token2wav(coupling: float, dtype: torch.dtype, is_deep: bool) -> Any:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     config = Qwen2_5OmniToken2WavConfig(

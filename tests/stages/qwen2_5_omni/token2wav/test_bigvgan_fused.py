@@ -195,4 +195,6 @@ def test_float32_on_a_gpu_is_the_modules() -> None:
     vocoder = WindowVocoder(model)
     vocoder.capture({48})
     assert vocoder._fused is None
-    assert torch.equal(vocoder(mel(2, 48)), vocoder._decode(mel(2, 48)))
+    # Some of cuDNN's algorithms for transposed convolutions add in an order that varies.
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        assert torch.equal(vocoder(mel(2, 48)), vocoder._decode(mel(2, 48)))

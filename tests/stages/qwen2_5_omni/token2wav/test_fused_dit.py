@@ -20,10 +20,7 @@ LOW = torch.bfloat16
 
 def make_net(dtype: torch.dtype) -> Any:
     """Its own, with five layers, of which the middle one looks right and the outer ones left."""
-    made = make_token2wav(8, is_deep=False).code2wav_dit_model
-    net = type(made)(made.config).requires_grad_(False)
-    net.load_state_dict(made.state_dict())
-    net.to(DEVICE)
+    net = make_token2wav(8, is_deep=False).code2wav_dit_model.to(DEVICE)
     for layer in net.transformer_blocks:
         layer.attn.to(dtype)
         layer.ff.to(dtype)
