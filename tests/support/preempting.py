@@ -1,6 +1,5 @@
 """An engine in a process of a stage of this one: how often it preempts, and a stop of it."""
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -22,10 +21,9 @@ def num_unfinished(stage: Any) -> int:
 
 
 @contextmanager
-def stopped_engine() -> Iterator[None]:
-    """The only engine makes nothing meanwhile."""
-    (engine,) = multiprocessing.active_children()
-    assert engine.pid is not None
+def stopped_engine(stage: Any) -> Iterator[None]:
+    """Its engine makes nothing meanwhile."""
+    (engine,) = stage._engine.engine_core.resources.engine_manager.processes
     os.kill(engine.pid, signal.SIGSTOP)
     try:
         yield

@@ -167,7 +167,7 @@ async def check_preempted_requests(harness: Harness) -> None:
     seeds = range(4)
     alone = [await harness.arguments(f"alone-{seed}", body, seed) for seed in seeds]
     assert num_preempted(harness.stage) == 0
-    with stopped_engine():
+    with stopped_engine(harness.stage):
         asked = [
             asyncio.create_task(harness.arguments(f"one-{seed}", body, seed)) for seed in seeds
         ]
@@ -183,11 +183,13 @@ async def test_the_place_of_cancelled_requests_is_given_to_the_next(
     greedy: Harness, bare: Any
 ) -> None:
     body = {"prompt": [PROMPT] * 4, "height": 256, "width": 256}
-    gone = [asyncio.create_task(greedy.arguments(f"gone-{n}", body)) for n in range(4)]
-    await asyncio.sleep(0.3)
-    for task in gone:
-        task.cancel()
-    await asyncio.gather(*gone, return_exceptions=True)
+    with stopped_engine(greedy.stage):
+        gone = [asyncio.create_task(greedy.arguments(f"gone-{n}", body)) for n in range(4)]
+        await until(lambda: num_unfinished(greedy.stage) == 16)
+        for task in gone:
+            assert task.cancel()
+        await asyncio.wait(gone)
+        assert all(task.cancelled() for task in gone)
     after = await greedy.arguments("after", {"prompt": "a", "height": 32, "width": 32})
     assert after["prior_token_ids"].tolist() == [reference_ids(bare, "a", 32, 32).tolist()]
 

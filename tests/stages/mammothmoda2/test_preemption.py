@@ -127,7 +127,7 @@ async def small(
 async def made_at_once(small: Harness, name: str) -> list[Mapping[str, torch.Tensor]]:
     """Return what is given for all images, which the engine begins with at the same time."""
     before = num_unfinished(small.stage)
-    with stopped_engine():
+    with stopped_engine(small.stage):
         asked = [
             asyncio.create_task(small.arguments(f"{name}-{n}", one))
             for n, one in enumerate(TOGETHER)
