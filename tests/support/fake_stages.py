@@ -718,8 +718,11 @@ class FakeWriter(FakeStudio):
     reading = Reading(fields=[])
 
 
+SOUND_PIECE = 1 << 19  # samples of a message: a channel takes no whole minutes
+
+
 class FakeSynth(FakeStage):
-    """Makes stereo that counts up on the left and down on the right, in two messages."""
+    """Makes stereo that counts up on the left and down on the right, in two messages or more."""
 
     makes_audio = True
 
@@ -737,5 +740,6 @@ class FakeSynth(FakeStage):
         )
         samples = np.arange(num_samples) % 1000
         pcm = np.stack([samples, -samples], axis=1).astype(np.int16)
-        for half, last in zip(np.array_split(pcm, 2), (False, True), strict=True):
-            yield Sound(), {"pcm": Tensor.from_numpy(half)}, last
+        pieces = np.array_split(pcm, max(2, -(-len(pcm) // SOUND_PIECE)))
+        for number, piece in enumerate(pieces, 1):
+            yield Sound(), {"pcm": Tensor.from_numpy(piece)}, number == len(pieces)

@@ -61,6 +61,15 @@ def test_the_default_is_a_wav_with_every_sample_of_both_channels(client: httpx.C
     np.testing.assert_allclose(samples, np.stack([expected, -expected]), atol=1e-6)
 
 
+def test_audio_that_is_longer_than_messages_of_a_channel_comes_whole(client: httpx.Client) -> None:
+    seconds = 200  # 19 MB; half a ring holds 8
+    answer = client.post(URL, json={**ASKED, "audio_length": seconds})
+    assert answer.status_code == 200, answer.text
+    _, samples = samples_of(answer.content)
+    expected = np.arange(seconds * RATE) % 1000 / 32768
+    np.testing.assert_allclose(samples, np.stack([expected, -expected]), atol=1e-6)
+
+
 @pytest.mark.parametrize("file_format", CONTENT_TYPES)
 def test_each_format_of_speech_is_one_of_generated_audio(
     file_format: str, client: httpx.Client
