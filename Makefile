@@ -83,6 +83,12 @@ page: venv
 	$(BIN)/python -m pip install --quiet playwright
 	PYTHONPATH=tests $(BIN)/python tools/page.py $(ARGS)
 
+# `omnistage up` by its page; the transcript and the screenshot in docs/ are written again. It needs the browser, too.
+.PHONY: transcript
+transcript: venv
+	$(BIN)/python -m pip install --quiet playwright
+	PYTHONPATH=tests:train $(BIN)/python tools/transcript.py $(ARGS)
+
 # Calls by WebRTC from a headless Chromium's page, with a microphone that repeats a file: bare, and with agents-js; npm is needed.
 AGENTS := .venv-realtime/agents
 browser: venv

@@ -37,7 +37,7 @@ EVERYTHING: dict[str, Any] = {
     "edges": [{"from": "thinker", "to": "talker"}, {"from": "talker", "to": "code2wav"}],
     "outputs": {"text": "thinker", "audio": "code2wav", "image": "dit", "video": "dit"},
 }
-WAIT_S = 60
+WAIT_S = 300  # an edit of a megapixel takes a minute of a busy machine
 SPEAKING = "Playing ("
 STORY = "Tell me a story about a dog in the garden."
 # The page's microphone is switched on and off, so that no answer has to begin within a pause.
