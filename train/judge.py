@@ -8,6 +8,8 @@ import random
 import re
 import wave
 from collections import Counter
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import httpx
@@ -21,6 +23,8 @@ from texts import Talk, spoken, talk, to_speak
 from voices import FLITE_RATE_HZ, SPEAKERS, speak
 
 from tools import WEATHER, tool_talk
+
+Maker = Callable[[random.Random], tuple[dict[str, Any], str]]
 
 
 def at_16k(content: bytes) -> Samples:
@@ -112,6 +116,22 @@ class Judge:
             print(f"{kind}: {100 * right[kind] / count:.1f} % of {count} right", flush=True)
         print(f"natural ends: {100 * stopped / asked.total():.1f} %", flush=True)
 
+    def second_turns(self) -> None:
+        """Print how many questions are answered right that follow another one and its answer."""
+        pick = random.Random(5)
+        makers = {"text": self._text, "picture": self._picture, "spoken question": self._spoken}
+        for (before, first), (kind, second) in product(makers.items(), repeat=2):
+            right = 0
+            for _ in range(self._count):
+                (one, said), (two, answer) = _of_one_turn(first, pick), _of_one_turn(second, pick)
+                turns = [*one["messages"], {"role": "assistant", "content": said}]
+                body = {"model": self._model, "temperature": 0, "max_tokens": 80}
+                body |= {"modalities": ["text"], "messages": [*turns, *two["messages"]]}
+                reply = self._client.post("/v1/chat/completions", json=body)
+                reply.raise_for_status()
+                right += _said(reply.json()["choices"][0]["message"]) == answer
+            print(f"{before}, then {kind}: {right} of {self._count} right", flush=True)
+
     def _text(self, pick: random.Random) -> tuple[dict[str, Any], str]:
         one = talk(pick, held_out=True)
         while one.kind in FEW:  # which are trained
@@ -148,6 +168,14 @@ class Judge:
         return {"messages": messages, "tools": [WEATHER]}, one.answer
 
 
+def _of_one_turn(make: Maker, pick: random.Random) -> tuple[dict[str, Any], str]:
+    """Return the first question without a system prompt or earlier turns, and its answer."""
+    made = make(pick)
+    while len(made[0]["messages"]) > 1:
+        made = make(pick)
+    return made
+
+
 def _messages(one: Talk) -> list[dict[str, Any]]:
     turns = [
         {"role": ("user", "assistant")[index % 2], "content": turn}
@@ -173,12 +201,14 @@ def main() -> None:
     parser.add_argument(
         "--count", type=int, default=200, help="sentences a voice, questions a kind"
     )
-    parser.add_argument("--only", choices=("answers", "voices"), help="half of it")
+    parser.add_argument("--only", choices=("answers", "voices", "second-turns"))
     given = parser.parse_args()
     judge = Judge(given.url, given.count)
-    if given.only != "voices":
+    if given.only == "second-turns":
+        judge.second_turns()
+    if given.only in (None, "answers"):
         judge.answers()
-    if given.only != "answers":
+    if given.only in (None, "voices"):
         judge.voices(0.0)
         judge.voices(0.9)
 

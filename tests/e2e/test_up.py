@@ -15,7 +15,10 @@ from support.terminal import Terminal
 pytestmark = pytest.mark.engine
 
 START_S = 300
-MODEL, NOTE = "small", "a toy that knows some 300 words, not Qwen"
+MODEL, NOTE = (
+    "small",
+    "a toy that knows some 300 words, not Qwen; after an image or audio, begin a new conversation",
+)
 
 
 @pytest.fixture(scope="module")
