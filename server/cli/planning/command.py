@@ -60,7 +60,9 @@ def fitting(asked: LayoutRequest, changes: Sequence[Override]) -> list[Layout]:
     ]
     found = [one for one in every if not one.problem]
     if not found:
-        reasons = "; ".join(f"{title(one)}: {one.problem}" for one in every[:2])
+        reasons = "; ".join(
+            f"with {one.gpus_per_server} to a server, {one.problem}" for one in every[:2]
+        )
         small = needs.graphs.small
         if asked.form is None and small is not None and gpus.kind.memory_gb >= small.gpu_gb:
             reasons += f"; {GRAPHS / small.file} fits on one such GPU, if it computes in FP8"

@@ -117,14 +117,14 @@ class Layout:
         """Says why it does not fit on these GPUs; empty if it does."""
         if not self.servers:
             given = min(self.gpus.count, self.gpus.machine)
-            return f"it wants {self.gpus_per_server} GPUs of a machine, {given} are given"
+            return f"a server wants {self.gpus_per_server} GPUs of a machine, which has {given}"
         memory = self.gpus.kind.memory_gb
         for each in self.usage.values():
             wanted = sum(one.total for one in each)
             room = memory * (1 - LEFT_FREE)
             names = ", ".join(one.stage.name for one in each)
             if wanted > room + 1e-6:
-                return f"{names}: {wanted:.1f} GB of {memory:g}, of which {room:.1f} may be used"
+                return f"{names} want {wanted:.1f} GB, and {room:.1f} of {memory:g} GB may be used"
             for one in each:
                 least = one.weights + self._least_cache_gb(one.stage)
                 if one.total < least:

@@ -191,6 +191,19 @@ def test_what_the_hub_refuses_is_told_in_our_own_sentence(
     assert (result.exit_code, result.output) == (1, said)
 
 
+@pytest.mark.parametrize("name", ["Small", "smal", "SMALL-image", "small_image"])
+def test_a_name_near_an_embedded_model_is_answered_with_the_name_of_that_model(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(*_: str, **__: bool) -> str:
+        raise HUB[0][0]
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    meant = "small-image" if "image" in name else "small"
+    said = run("serve", name).output
+    assert said.endswith(f"; did you mean {meant!r}, which comes with omnistage?\n"), said
+
+
 def test_a_hub_that_cannot_be_reached_is_tried_once_and_then_its_cache_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

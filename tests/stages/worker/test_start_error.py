@@ -4,11 +4,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from pydantic import BaseModel, model_validator
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -52,6 +54,20 @@ def test_an_error_that_nobody_knows_is_told_as_it_is() -> None:
     assert explain(RuntimeError("no kernel\n here")) == "RuntimeError: no kernel here"
     assert explain(ValueError("the weights\n do not fit")) == "the weights do not fit"
     assert len(explain(ValueError("x" * 9999))) < MAX_CAUSE + 10
+
+
+def test_an_error_of_a_configuration_of_vllm_is_its_sentence_without_pydantics_frame() -> None:
+    class Configuration(BaseModel):
+        dtype: str
+
+        @model_validator(mode="after")
+        def refuse(self) -> Self:
+            raise ValueError(f"{self.dtype} is not supported for fp8. Supported: [bfloat16]")
+
+    def configure() -> None:
+        Configuration(dtype="float32")
+
+    assert explained(configure) == "float32 is not supported for fp8. Supported: [bfloat16]"
 
 
 # The model

@@ -58,7 +58,7 @@ REFUSED = [
     (["--gpus", "8xT4"], "--gpus 8xT4: must be such as 8xH200 or 24x80GB; kinds: H200"),
     (["--gpus", "1x80GB"], f"{OMNI} does not fit on 1x80GB: "),
     (["--gpus", "1x80GB"], "qwen3_omni_1gpu_80gb.yaml fits on one such GPU, if it computes in FP8"),
-    (["--gpus", "1xH200", "--layout", "split"], "it wants 2 GPUs of a machine, 1 are"),
+    (["--gpus", "1xH200", "--layout", "split"], "a server wants 2 GPUs of a machine, which"),
     (["--gpus", "1xH200", "--layout", "round"], "--layout round: must be one of shared, split"),
     (["--gpus", "1xH200", "--write", "server.txt"], "--write server.txt: writes .yaml files"),
     (["--gpus", "1xH200", "--stage", "talkr.seed=1"], "no stage 'talkr'"),

@@ -59,9 +59,9 @@ def test_a_split_server_has_the_shares_of_its_graph() -> None:
 @pytest.mark.parametrize(
     ("gpus", "voices", "says"),
     [
-        ("1x80GB", 0, "thinker, talker, code2wav: 107.3 GB of 80, of which 72.0 may be used"),
+        ("1x80GB", 0, "thinker, talker, code2wav want 107.3 GB, and 72.0 of 80 GB may be used"),
         ("2x48GB", 1, "thinker: at least 66.6 GB, it gets 43.2"),
-        ("1xH200", 1, "it wants 2 GPUs of a machine, 1 are given"),
+        ("1xH200", 1, "a server wants 2 GPUs of a machine, which has 1"),
     ],
 )
 def test_a_layout_says_why_it_does_not_fit(gpus: str, voices: int, says: str) -> None:
@@ -126,7 +126,7 @@ def test_a_tensor_server_has_its_first_stage_over_two_gpus_and_all_others_on_eac
     (layout,) = [one for one in made if one.form == "tensor"]
     assert layout.servers == servers
     if not servers:
-        assert layout.problem == "it wants 2 GPUs of a machine, 1 are given"
+        assert layout.problem == "a server wants 2 GPUs of a machine, which has 1"
     else:
         assert not layout.problem
         for usage in layout.usage.values():
