@@ -140,6 +140,16 @@ def speech(page: Page) -> None:
     until(page, lambda: SPEAKING in page.inner_text("#speech-player"))
 
 
+def chosen_mode(page: Page) -> None:
+    """The chosen kind of answer is marked, also below the mouse."""
+    colour = "(one) => getComputedStyle(one).backgroundColor"
+    chosen, other = (page.get_by_label(name, exact=True) for name in ("Text", "Text and speech"))
+    chosen.check()
+    page.locator("#question textarea").focus()
+    page.wait_for_timeout(500)
+    assert chosen.evaluate(colour) != other.evaluate(colour)
+
+
 def stopped_answer(page: Page) -> None:
     """Stop is in place of the arrow while an answer runs, and ends it."""
     box = page.locator("#question textarea")
@@ -273,7 +283,8 @@ def drive(browser: Browser, microphone: Browser, folder: Path, shots: Path | Non
     sound = folder / "question.mp3"
     sound.write_bytes(spoken_question())
     with running_server("small", folder / "omni.log") as server, running_page(server.url) as url:
-        for flow in (question_by_keyboard, example_with_media, stopped_answer, speech):
+        flows = (question_by_keyboard, example_with_media, chosen_mode, stopped_answer, speech)
+        for flow in flows:
             with opened(browser, url) as page:
                 flow(page)
                 keep(page, flow.__name__, shots)
