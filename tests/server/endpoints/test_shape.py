@@ -23,6 +23,7 @@ NOT_ENDPOINTS = {
     "image_form",
     "examples",
     "gateway",
+    "image_answers",
     "image_chat",
     "kept_responses",
     "media_form",
@@ -31,6 +32,8 @@ NOT_ENDPOINTS = {
     "speech_stream_answers",
     "speech_stream_events",
     "speech_stream_fields",
+    "state_answers",
+    "video_answers",
     "video_form",
 }
 ENDPOINTS = sorted(FILES.keys() - NOT_ENDPOINTS)
