@@ -21,6 +21,7 @@ from support.kv_layers import Layer, side_by_side, transposed
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver
+from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.stages.diffusion.request.upstream.coming_kv import ComingKv, KvRoom
 from omnistage.stages.messages.arguments import KvToCome
@@ -164,6 +165,7 @@ def main() -> None:
     if given.send is not None:
         send(given.send, given.connector, given.layout, given.device)
         return
+    set_large_blocks_apart()  # what arrives and the memcpy go into new memory, at each length
     Console().print(measure(given.connector, given.layout, given.device, given.rounds))
 
 
