@@ -4,7 +4,8 @@ import asyncio
 import base64
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from references.bagel_inputs import DRAWINGS, MAX_WORDS, TALKS, image, images_of
 from support.bagel import Reader, RecordedDrawings, extra_of
 from support.image_requests import ask, is_same, pictures_of
 from support.killed_image_stage import Process, check_a_killed_stage
+from support.leaving import MADE_STEPS, all_leave
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
@@ -251,21 +253,34 @@ async def test_a_chat_that_cannot_be_answered_is_refused(
     assert message in answer.json()["error"]["message"]
 
 
-async def test_clients_that_hang_up_at_any_moment_leave_nothing(
-    server: TinyServer, recorded: RecordedDrawings
-) -> None:
-    async def hang_up(number: int) -> None:
-        asking = asyncio.create_task(draw(server, ["thought edit", "two", "longer"][number % 3]))
-        await asyncio.sleep(number / 20)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+LLM, DIT = ("llm", "engine"), ("dit", "worker")
 
-    await asyncio.gather(*(hang_up(number) for number in range(24)))
+
+async def think(server: TinyServer, seed: int) -> httpx.Response:
+    return await ask(server, "a boat", seed, extra={"think": True, "max_think_tokens": 90})
+
+
+async def draw_without_end(server: TinyServer, seed: int) -> httpx.Response:
+    """Ask for what takes minutes: it makes no large images."""
+    return await ask(server, "a cat", seed, n=10, num_inference_steps=1000)
+
+
+@pytest.mark.parametrize(
+    ("send", "within", "stopped", "counter"),
+    [(think, "llm", LLM, ""), (draw_without_end, "dit", None, MADE_STEPS)],
+    ids=["its thought", "its steps"],
+)
+async def test_clients_that_hang_up_leave_nothing(
+    send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
+    within: str,
+    stopped: Process | None,
+    counter: str,
+    server: TinyServer,
+    recorded: RecordedDrawings,
+) -> None:
+    await all_leave(server, partial(send, server), within, stopped, counter)
     (picture,) = pictures_of(await draw(server, "edit"))
     assert is_same(picture, recorded.pixels("edit"))
-
-
-LLM, DIT = ("llm", "engine"), ("dit", "worker")
 
 
 @pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
@@ -273,18 +288,12 @@ LLM, DIT = ("llm", "engine"), ("dit", "worker")
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     killed: Process, server: TinyServer, bare: BagelPipeline
 ) -> None:
-    async def draw_many(seed: int) -> httpx.Response:
-        """Ask for what takes minutes: it makes no large images."""
-        return await ask(server, "a cat", seed, n=10, num_inference_steps=1000)
-
-    await check_a_killed_stage(server, *killed, bare, send=draw_many)
+    await check_a_killed_stage(server, *killed, bare, send=partial(draw_without_end, server))
 
 
 @pytest.mark.parametrize("killed", [LLM, pytest.param(DIT, marks=pytest.mark.repeat)], ids=str)
 async def test_a_stage_may_be_killed_while_the_model_thinks(
     killed: Process, server: TinyServer, bare: BagelPipeline
 ) -> None:
-    async def think(seed: int) -> httpx.Response:
-        return await ask(server, "a boat", seed, extra={"think": True, "max_think_tokens": 90})
-
-    await check_a_killed_stage(server, *killed, bare, send=think, within="llm", stopped=LLM)
+    send = partial(think, server)
+    await check_a_killed_stage(server, *killed, bare, send=send, within="llm", stopped=LLM)
