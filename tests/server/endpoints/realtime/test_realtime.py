@@ -467,8 +467,9 @@ def test_a_conversation_that_is_too_long_is_shortened_by_turns(
     opened = gateway.stages.stages["thinker"].opened
     before = gateway.do(lambda: len(opened))
     assert talk.answer()["status_details"]["error"]["code"] == "context_length_exceeded"
-    given = gateway.do(lambda: [len(one.message.fields["messages"]) for one in opened[before:]])
-    assert given == lengths
+    chats = gateway.do(lambda: [one.message.fields for one in opened[before:]])
+    answers = [chat for chat in chats if chat.get("max_completion_tokens") != 1]  # else read ahead
+    assert [len(chat["messages"]) for chat in answers] == lengths
     talk.write("Hello")  # what was left out stays so
     talk.answer()
     assert len(last_messages(gateway)) == lengths[-1] + 1
