@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,6 +39,15 @@ from omnistage.stages.worker.stage import Opened, StagePorts
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Holds what a pipeline made, and what its answer needs of the request, without arguments."""
+
+    made: Any
+    body: JsonMap
+    rate: float  # frames per second; 0 where the pipeline is not told
+
+
 class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
@@ -72,22 +82,32 @@ class DiffusionStage:
         )
 
     async def serve(self, opened: Opened) -> None:
-        """Make the pictures of one request; each step is told."""
+        """Make the images of one request; each step is told.
+
+        Memory of keys and values is for others before the images are sent: a client that reads
+        slowly holds none.
+        """
         told = Told(self._ports, opened.id, self._made.kind)
         try:
-            await self._serve(opened, told)
+            try:
+                result = await self._make(opened, told)
+            finally:
+                if self._upstream is not None:
+                    self._upstream.release(opened.id)
+            if result is None:
+                told.nothing()
+            else:
+                await self._tell(told, result)
         finally:
             told.close()
-            if self._upstream is not None:
-                self._upstream.release(opened.id)
 
-    async def _serve(self, opened: Opened, told: Told) -> None:
+    async def _make(self, opened: Opened, told: Told) -> "Result | None":
+        """Returns what the pipeline made; None: the stage upstream wants nothing of it."""
         loop = asyncio.get_running_loop()
         to_come = self._to_come(opened)
         body = None if to_come.is_nothing else await self._body(opened)
         if body is None:
-            told.nothing()
-            return
+            return None
         check_kind(opened.request.outputs, self._made.kind)
         extra = body.get("extra") or {}
         task, media = self._made.tasks.choose(media_of(opened), self._made.kind, extra)
@@ -152,24 +172,27 @@ class DiffusionStage:
         except Exception as error:  # noqa: BLE001 - it goes on, or is the request's own
             raise failure_of(error, extra) or error from None
         times.finish(num_pictures(body))
+        return Result(result, body, frame_rate(pipeline, arguments))
+
+    async def _tell(self, told: Told, result: "Result") -> None:
+        made, body = result.made, result.body
         if self._made.kind == "audio":
-            await told.finish_sound(await asyncio.to_thread(audio_of, result))
+            await told.finish_sound(await asyncio.to_thread(audio_of, made))
             return
         text_tokens = self._made.tokens.count(body["prompt"], body.get("negative_prompt"))
         number = num_pictures(body)
-        pictures = await asyncio.to_thread(pictures_of, result, number)
-        rate = frame_rate(pipeline, arguments)
+        pictures = await asyncio.to_thread(pictures_of, made, number)
         is_heard = self._made.rate_hz is not None and body.get("audio") is not False
-        sound = await asyncio.to_thread(sound_of, result) if is_heard else None
+        sound = await asyncio.to_thread(sound_of, made) if is_heard else None
         num_layers = len(pictures) // number if self._made.kind == "image" else 1
         await told.finish(
             pictures,
             text_tokens,
-            rate,
+            result.rate,
             self._made.profile.token_side,
             sound,
             num_layers,
-            thoughts_of(result, len(pictures)),
+            thoughts_of(made, len(pictures)),
         )
 
     async def _body(self, opened: Opened) -> JsonMap | None:

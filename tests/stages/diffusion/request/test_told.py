@@ -151,6 +151,43 @@ async def test_a_long_video_that_nobody_reads_holds_its_own_request_only(
     await stage.close()
 
 
+class HeldKeys:
+    """In place of what a stage upstream gives: memory that requests hold."""
+
+    def __init__(self) -> None:
+        self.released: list[str] = []
+
+    async def all_of(self, *_: object) -> "HeldKeys":
+        return self
+
+    def arguments(self, *_: object) -> dict[str, object]:
+        return {}
+
+    def release(self, request_id: str) -> None:
+        self.released.append(request_id)
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_video_that_nobody_reads_holds_no_memory_of_keys(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    torch.set_num_threads(1)
+    write_tiny("wan", tmp_path / "model")
+    stage, keys = DiffusionStage(gateway.ports), HeldKeys()
+    await stage.start()
+    vars(stage)["_upstream"] = keys
+
+    slow = ask(stage, "slow", 29)
+    await until(lambda: slow.done() or bool(keys.released))
+    assert not slow.done()
+    await gateway.read("slow")
+    await slow
+    assert keys.released == ["slow"]
+    await stage.close()
+
+
 async def test_the_last_step_is_told_again_while_others_are_served_first(gateway: Gateway) -> None:
     gateway.ports.deadlines = Deadlines(next_chunk_s=8)
     told = Told(gateway.ports, "a", "image")
