@@ -242,8 +242,10 @@ class Talker(TalkerStage):
         async for piece in text.pieces(self._ports.deadlines.next_chunk_s / 2, show_life):
             if token_ids := tokens.add(piece):
                 feed.send(token_ids)
-        feed.send(tokens.finish(), last=True)
-        if not tokens.count:
+        rest = tokens.finish()
+        if tokens.count:
+            feed.send(rest, last=True)
+        else:  # an engine that is told that it has all would speak
             self.nothing_to_say(request_id, self._ports.name)
         self._ports.send_input_tokens(request_id, tokens.count)
 

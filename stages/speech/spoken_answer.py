@@ -64,9 +64,11 @@ class SpokenAnswer(ABC):
         """The answer is complete; one without text is announced as silent."""
         if not self._is_open:
             return
-        if self._is_silent:
+        if self._is_silent:  # an engine that is told that it has all would speak
             self._to.announce(self.request_id, NothingToSay())
-        self._feed_rest()
+            self._to.feed.forget(self.request_id)
+        else:
+            self._feed_rest()
 
     @property
     @abstractmethod

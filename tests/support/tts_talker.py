@@ -66,6 +66,7 @@ class TalkerHarness:
         self.stage = stage
         self._receivers = receivers
         self._names = count()
+        self.listening: asyncio.Task[None] | None = None
         self._frames: dict[str, list[Codes]] = {}
         self._ended: dict[str, asyncio.Event] = {}
         self.opens: dict[str, Chunk[Any]] = {}
@@ -83,9 +84,18 @@ class TalkerHarness:
         """All frames of one request."""
         self._frames[request.id], self._ended[request.id] = [], asyncio.Event()
         await self.stage.serve(request)
-        await self._ended[request.id].wait()
+        await self._end_of(request.id)
         frames = self._frames.pop(request.id)
         return np.concatenate(frames) if frames else np.zeros((0, 0), np.int32)
+
+    async def _end_of(self, request_id: str) -> None:
+        """Wait for its last frame; raise what has ended the listening."""
+        assert self.listening is not None
+        ending = asyncio.create_task(self._ended[request_id].wait())
+        await asyncio.wait({ending, self.listening}, return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            ending.cancel()
+            self.listening.result()
 
     async def talk(self, talk: Talk, **more: Any) -> Codes:
         """All frames of a talk."""
@@ -169,7 +179,7 @@ async def running_talker(
     stage = resolve_name(f"omnistage.stages.{family}.talker:Talker")(ports)
     await stage.start()
     harness = TalkerHarness(stage, receivers)
-    listening = asyncio.create_task(harness.listen())
+    listening = harness.listening = asyncio.create_task(harness.listen())
     try:
         yield harness
     finally:

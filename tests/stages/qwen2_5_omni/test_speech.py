@@ -21,9 +21,13 @@ class Sent:
 
     def __init__(self) -> None:
         self.chunks: list[Chunk[Any]] = []
+        self.forgotten: list[str] = []
 
     def send(self, chunk: Chunk[Any]) -> None:
         self.chunks.append(chunk)
+
+    def forget(self, request_id: str) -> None:
+        self.forgotten.append(request_id)
 
 
 class Talker:
@@ -85,13 +89,15 @@ def test_nothing_is_spoken_behind_a_tool_call() -> None:
     assert talker.released == [(4, False), (4, True)]
 
 
-def test_an_answer_without_a_spoken_token_is_told() -> None:
+def test_the_talker_has_nothing_to_speak_of_an_answer_without_a_spoken_token() -> None:
+    """An engine that had all rows of it would speak before it is ended."""
     talker = Talker()
     talker.spoken.open(PROMPT, [])
     talker.spoken.add(delta([9], "", "stop"))
     talker.spoken.finish()
     assert isinstance(talker.told[-1], NothingToSay)
-    assert talker.released == [(3, True)]
+    assert talker.released == []
+    assert talker._feed.forgotten == ["r"]
 
 
 def test_a_given_text_is_released_at_once() -> None:

@@ -176,6 +176,27 @@ async def test_a_text_in_pieces_waits_for_its_prompt_and_shows_life_with_each_pi
         await asyncio.gather(feeding, return_exceptions=True)
 
 
+async def test_an_engine_is_not_told_that_it_has_all_of_a_text_that_stays_empty(
+    tts_checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would speak until it is ended."""
+    with talker(tts_checkpoints / CUSTOM_VOICE) as stage:
+        request = opened("request", {"input": "", "open": True})
+        silent: list[str] = []
+        monkeypatch.setattr(stage, "nothing_to_say", lambda name, source: silent.append(name))
+        text = stage._texts.open(request.id, given_text(request.request))
+        stage._prompted[request.id] = asyncio.Event()
+        await stage.prompt_of(request, stage.default_speaker)
+        stage.more_text(request.id, "", last=True)
+        await stage._feed(request, text)
+        assert silent == [request.id]
+        (edge,) = stage._ports.downstream
+        connector = make_connector("shm", Path(edge.rows.directory), {"credit": 0})
+        with closing(connector.receiver("feed", EDGE)) as engine:
+            fed = list(iter(engine.receive, None))
+        assert not any(chunk.last or chunk.tensors for chunk in fed)
+
+
 async def test_the_vocoder_can_read_what_a_talker_announces(tts_checkpoints: Path) -> None:
     """Without the body, which is the talker's alone."""
 
