@@ -12,7 +12,7 @@ from omnistage.connectors.shm import ShmConnector
 
 
 class HalfRing:
-    """One ring of this node.
+    """Connects one ring of this node to another node.
 
     `number` is the channel's on its connection; it is joined when both rings have the same
     generation, as the sender's node counts it, until either is renewed.

@@ -57,7 +57,7 @@ class SpokenPlaces:
 
     @property
     def num_allowed(self) -> int:
-        """How many spoken answers may be in the server; one always may."""
+        """Returns how many spoken answers may be in the server; one always may."""
         return int(self._allowed)
 
     def take(self, now: float) -> SpokenPlace:

@@ -66,7 +66,7 @@ class RunningReplicas:
 
     @property
     def loading(self) -> Mapping[str, Loading]:
-        """How far each replica is that loads."""
+        """Returns how far each replica is that loads."""
         return {
             name: read_loading(self._directory, name) or Loading()
             for name, link in self._links.items()

@@ -29,7 +29,7 @@ COUNTERS = ("running", "waiting", "requests_total", "chunks_in", "chunks_out", "
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """How one stage is, and what it last said of itself; only its owner makes the next one."""
+    """Says how a stage is, and what it last said of itself; only its owner makes the next one."""
 
     state: StageState = StageState.LOADING
     generation: int = 1

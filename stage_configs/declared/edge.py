@@ -64,12 +64,12 @@ class Chunking(FrozenModel):
 
     @property
     def size_list(self) -> list[int]:
-        """All sizes; the last repeats."""
+        """Returns all sizes; the last repeats."""
         return [self.first, *self.ramp, self.steady]
 
 
 class Edge(FrozenModel):
-    """One way from a stage to the next.
+    """Declares a way from a stage to the next.
 
     `carries`: the payloads that go along it, where its ends would have a choice.
     """

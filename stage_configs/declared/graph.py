@@ -25,7 +25,7 @@ Names = tuple[Annotated[str, Field(min_length=1)], ...]
 
 
 class Deadlines(FrozenModel):
-    """How long each wait may take, in seconds; what waits longer fails and says for what.
+    """Limits each wait, in seconds; what waits longer fails and says for what.
 
     `start_s`: a stage until it is ready. `hang_s`: a ready stage without a sign of life.
     `compile_s`: one whose engine does not answer because it compiles. Per request,

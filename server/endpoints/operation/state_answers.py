@@ -9,7 +9,7 @@ CLOSED = ConfigDict(extra="forbid")  # no other keys
 
 
 class Load(TypedDict):
-    """How many requests have a place, running or waiting."""
+    """Counts the requests that have a place, running or waiting."""
 
     server_load: int
 
