@@ -19,7 +19,7 @@ from references.omnigen2_drawings import Size, noise
 from support.glm_image import edit_arguments, make_greedy
 from support.image_requests import STEPS, ask, bare_pipeline, expected, is_same, pictures_of
 from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
-from support.leaving import LONG_IDS, MADE_IDS, MADE_STEPS, PROMPTS, all_leave
+from support.leaving import MADE_IDS, MADE_STEPS, all_leave, made_of_ids_without_end
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
@@ -180,10 +180,6 @@ async def test_a_field_that_the_pipeline_does_not_take_is_refused_before_ids_are
 
 async def edited(server: TinyServer, seed: int) -> httpx.Response:
     return await edit(server, EDITS[seed % len(EDITS)], seed)
-
-
-async def made_of_ids_without_end(server: TinyServer, seed: int) -> httpx.Response:
-    return await ask(server, PROMPTS, seed, **LONG_IDS)
 
 
 async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:

@@ -14,7 +14,7 @@ from references.mammothmoda2_drawings import DRAWINGS, STEPS, Drawing
 from support.chaos import ready_again, victims
 from support.image_requests import ask, is_same, pictures_of
 from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
-from support.leaving import LONG_IDS, MADE_IDS, MADE_STEPS, PROMPTS, all_leave
+from support.leaving import MADE_IDS, MADE_STEPS, all_leave, made_of_ids_without_end
 from support.mammothmoda2 import Recorded, recorded
 from support.pictures import png
 from support.reported_steps import check_every_step_is_reported
@@ -105,10 +105,6 @@ async def test_what_cannot_be_made_is_refused(
 
 async def drawn(server: TinyServer, seed: int) -> httpx.Response:
     return await draw(server, DRAWINGS[seed])
-
-
-async def made_of_ids_without_end(server: TinyServer, seed: int) -> httpx.Response:
-    return await ask(server, PROMPTS, seed, **LONG_IDS)
 
 
 async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:

@@ -6,6 +6,7 @@ import re
 import signal
 
 import httpx
+from support.image_requests import ask
 from support.killed_image_stage import Process, Send
 from support.server import VERIFY, TinyServer
 from support.shared_forwards import pid_of
@@ -13,8 +14,11 @@ from support.waiting import until
 
 NUM_CLIENTS = 4
 MADE_IDS, MADE_STEPS = "vllm:generation_tokens_total", "omnistage_denoising_batch_requests_count"
-LONG_IDS = {"size": "1024x1024"}  # with PROMPTS it takes minutes
-PROMPTS = ["a cat"] * 8
+
+
+async def made_of_ids_without_end(server: TinyServer, seed: int) -> httpx.Response:
+    """Ask for images that a model makes out of so many ids that they take minutes."""
+    return await ask(server, ["a cat"] * 8, seed, size="1024x1024")
 
 
 async def all_leave(
