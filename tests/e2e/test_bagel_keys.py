@@ -13,9 +13,10 @@ import pytest
 import yaml
 from references.bagel_inputs import MAX_WORDS, TALKS
 from support.bagel import RecordedDrawings
-from support.chaos import ready_again, victims
+from support.chaos import ready_again
 from support.image_requests import ask, expected, is_same, pictures_of
 from support.server import TinyServer, check_that_nothing_is_held, running_server
+from support.shared_forwards import pid_of
 from support.waiting import until
 
 from omnistage.stage_configs.pick import GRAPHS
@@ -58,10 +59,6 @@ def stopped(pid: int) -> Iterator[None]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-
-
-def pid_of(server: TinyServer, stage: str, role: str) -> int:
-    return next(one.pid for one in victims(server) if (one.stage, one.role) == (stage, role))
 
 
 def held(server: TinyServer, stage: str, what: str) -> int:

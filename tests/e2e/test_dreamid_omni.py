@@ -21,10 +21,11 @@ from references.dreamid_omni_scenes import (
     files_of,
     voice_file,
 )
-from support.chaos import ready_again, victims
+from support.chaos import ready_again
 from support.dreamid_omni import RecordedScenes, extra_of
 from support.prompts import data_url
 from support.server import TinyServer, running_server
+from support.shared_forwards import pid_of
 from support.waiting import until
 
 from omnistage.server.media.video.mp4 import encode
@@ -170,8 +171,7 @@ async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     while server.health()["dit"]["running"] < len(running):
         assert not any(task.done() for task in running)
         await asyncio.sleep(0.05)
-    worker = next(v.pid for v in victims(server) if (v.stage, v.role) == ("dit", "worker"))
-    os.kill(worker, signal.SIGKILL)
+    os.kill(pid_of(server, "dit", "worker"), signal.SIGKILL)
     for answer in await asyncio.gather(*running):
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "stage_unavailable"

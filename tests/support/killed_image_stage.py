@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
-from support.chaos import ready_again, victims
+from support.chaos import ready_again
 from support.image_requests import ask, expected, is_same, pictures_of
 from support.server import TinyServer
+from support.shared_forwards import pid_of
 
 ENDLESS = {"n": 4, "size": "256x256", "num_inference_steps": 1000}  # it takes minutes
 Send = Callable[[int], Awaitable[httpx.Response]]
@@ -42,7 +43,7 @@ async def check_a_killed_stage(
     before = server.health()
     with contextlib.ExitStack() as stack:
         if stopped is not None:
-            pid = _pid(server, *stopped)
+            pid = pid_of(server, *stopped)
             os.kill(pid, signal.SIGSTOP)
             stack.callback(_go_on, pid)
         making = send or draw
@@ -50,7 +51,7 @@ async def check_a_killed_stage(
         while server.health()[within]["running"] < len(running) or not also():
             assert not any(task.done() for task in running)
             await asyncio.sleep(0.02)
-        os.kill(_pid(server, stage, role), signal.SIGKILL)
+        os.kill(pid_of(server, stage, role), signal.SIGKILL)
         answers = await asyncio.gather(*running)
     for answer in answers:
         assert answer.status_code == 503
@@ -63,10 +64,6 @@ async def check_a_killed_stage(
     assert is_same(picture, expected(bare, "a cat", 1)[0])
     for name, now in server.health().items():
         assert now["generation"] == before[name]["generation"] + (name == stage)
-
-
-def _pid(server: TinyServer, stage: str, role: str) -> int:
-    return next(v.pid for v in victims(server) if (v.stage, v.role) == (stage, role))
 
 
 def _go_on(pid: int) -> None:
