@@ -122,11 +122,17 @@ class Fleet(RunningReplicas):
             self._losses.append(losses)
             loop.add_reader(losses.fileno(), self._on_losses, losses)
         (self._directory / "graph.json").write_text(self.graph.model_dump_json())
-        for spec in self.graph.stages.values():
-            for replica in spec.all_replicas[: spec.num_replicas]:
-                await self._start_replica(replica.name)
+        names = [
+            replica.name
+            for spec in self.graph.stages.values()
+            for replica in spec.all_replicas[: spec.num_replicas]
+        ]
+        for name in names:  # all are known before the first may be ready
+            self._make_link(name)
+        for name in names:
+            await self._start_replica(name)
 
-    async def _start_replica(self, name: str) -> None:
+    def _make_link(self, name: str) -> None:
         gateway = self._channels.gateway
         requests = gateway.sender(requests_address(name))
         outputs = gateway.receiver(outputs_address(name), TO_GATEWAY)
@@ -134,20 +140,27 @@ class Fleet(RunningReplicas):
         loop = asyncio.get_running_loop()
         loop.add_reader(outputs.fileno(), self._receive, link)
         loop.add_reader(requests.fileno(), link.flush)
+
+    async def _start_replica(self, name: str) -> None:
         supervisor = Supervisor(
-            link,
+            self._links[name],
             self._launch,
             self._directory,
             self.graph.deadlines,
             self._on_death,
             self._channels.renew,
         )
-        await supervisor.start()
+        try:
+            await supervisor.start()
+        except asyncio.CancelledError:
+            await supervisor.stop()  # nobody else knows of it yet
+            raise
         self._keepers[name] = Keeper(supervisor, asyncio.create_task(supervisor.keep()))
 
     async def add(self, name: str) -> None:
         """Start a replica that does not run; raises StageDied if it ends before it is ready."""
         self._channels.renew(name)
+        self._make_link(name)
         try:
             await self._start_replica(name)
         except Exception as error:

@@ -59,9 +59,9 @@ class Supervisor:
         self._backoff = Backoff()
 
     async def start(self) -> None:
-        """Start the first generation; `keep` does the rest."""
+        """Start the first generation; `keep` does the rest, and `stop` if this is cancelled."""
         self._starting = asyncio.create_task(self._start())
-        await self._starting
+        await asyncio.shield(self._starting)  # half started it could not be stopped
 
     async def keep(self) -> None:
         """Watch and restart until cancelled, or until the stage is lost."""
@@ -91,7 +91,7 @@ class Supervisor:
             self._renew(link.name)
             link.begin_next_generation()
             self._starting = asyncio.create_task(self._start())
-            await asyncio.shield(self._starting)  # a stage half started could not be stopped
+            await asyncio.shield(self._starting)
 
     async def stop(self) -> None:
         """End the stage; `Stop` has been sent to it."""

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from support.chats import TEXT, URL, request_of, settle, spoken
-from support.fake_stages import FakeGraph
+from support.fake_stages import FakeGraph, FakeStage
 from support.gateway import OMNI, SharedConnector, outputs_of, running_gateway
 from support.waiting import until, wait_until
 
@@ -300,6 +300,56 @@ async def test_a_stage_that_cannot_be_ended_keeps_nothing_else_from_its_end(
     assert not any(loop.remove_reader(end) for end in ends)
     assert await stages.stages["code2wav"].wait() == "stop"
     await end(0)
+
+
+@pytest.mark.parametrize("has_started", [False, True], ids=["starting", "just started"])
+async def test_a_stage_whose_start_is_cancelled_is_ended_as_the_others_are(
+    has_started: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    begin, may_start = FakeStage.start, asyncio.Event()
+    starting: asyncio.Task[Any]
+
+    async def start(stage: FakeStage) -> None:
+        await begin(stage)
+        if stage.name == "talker" and has_started:
+            # Both are ready to go on: the start is over, and its caller is told to end.
+            asyncio.get_running_loop().call_soon(starting.cancel)
+        elif stage.name == "talker":
+            starting.cancel()
+            asyncio.get_running_loop().call_soon(may_start.set)
+            await may_start.wait()
+
+    monkeypatch.setattr(FakeStage, "start", start)
+    graph = StageGraph.model_validate(OMNI)
+    runtime = Runtime(graph, tmp_path, stages.launch, shared)
+    starting = asyncio.create_task(runtime.__aenter__())
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert stages.launched == ["thinker", "talker"]
+    for stage in stages.stages.values():
+        assert await asyncio.wait_for(stage.wait(), 10) == "stop"
+
+
+async def test_a_stage_that_is_ready_before_the_next_one_starts_does_not_make_the_graph_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    runtime = Runtime(StageGraph.model_validate(OMNI), tmp_path, stages.launch, shared)
+    begin = FakeStage.start
+
+    async def start(stage: FakeStage) -> None:
+        if stage.name == "talker":
+            await until(lambda: runtime.fleet.stages["thinker"].is_ready)
+            assert not runtime.fleet.has_settled
+        await begin(stage)
+
+    monkeypatch.setattr(FakeStage, "start", start)
+    async with runtime:
+        await runtime.fleet.loaded()
+        assert all(link.is_ready for link in runtime.fleet.stages.values())
 
 
 EDGES = [("thinker", "talker"), ("talker", "code2wav")]
