@@ -15,6 +15,7 @@ from omnistage.server.tasks.chat.media_options import check_heard, media_options
 from omnistage.server.tasks.chat.messages import checked_messages
 from omnistage.server.tasks.chat.schema import DONE, ChatRequest
 from omnistage.server.tasks.chat.tools import checked_tools
+from omnistage.server.tasks.speech.choice import DEFAULT
 from omnistage.stage_configs.declared.sampling import StageParameters, with_defaults
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
@@ -141,13 +142,17 @@ def stage_params_of(
 
 
 def known_speaker(voice: str | None, speakers: Sequence[str], param: str) -> str | None:
-    """The speaker with this name in any case; ApiError if there are others only."""
-    if voice is None or not speakers:  # stages still load, or have no names to check
-        return voice
+    """Returns the speaker with this name in any case, None for the model's own; raises ApiError."""
+    if voice is None:
+        return None
     for speaker in speakers:
         if speaker.lower() == voice.lower():
             return speaker
-    raise invalid(param, f"{voice!r} is unknown; allowed: {', '.join(speakers)}")
+    if voice.lower() == DEFAULT:
+        return None
+    if not speakers:  # stages still load, or have no names to check
+        return voice
+    raise invalid(param, f"{voice!r} is unknown; allowed: {', '.join([*speakers, DEFAULT])}")
 
 
 def checked_stage_params(

@@ -15,7 +15,7 @@ from omnistage.server.tasks.speech.stored_voices import StoredVoices
 from omnistage.server.tasks.speech.voice_files import VoiceRecord
 from omnistage.stages.messages.to_gateway import Speech
 
-DEFAULT = "default"  # the name of no voice, for clients that must say one
+DEFAULT = "default"  # the model's own voice, for clients that must name one
 AUTO = "auto"
 PLAIN = Speech()  # of a stage that says no more than the names of its voices
 # What clients may call a language beside its name.

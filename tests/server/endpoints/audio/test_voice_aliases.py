@@ -50,13 +50,24 @@ def test_an_alias_is_spoken_by_its_voice(
 
 
 @DOORS
+@pytest.mark.parametrize("called", ["default", "Default"])
+def test_the_default_voice_is_the_model_s_own(
+    aliased: RunningGateway, door: Any, called: str
+) -> None:
+    assert post(aliased, door("ethan")).status_code == 200
+    assert aliased.stages.stages["thinker"].last_request.speaker == "ethan"
+    assert post(aliased, door(called)).status_code == 200
+    assert aliased.stages.stages["thinker"].last_request.speaker is None
+
+
+@DOORS
 @pytest.mark.parametrize(("called", "named"), [("shimmer", "shimmer"), ("lost", "nobody")])
 def test_a_voice_that_nobody_has_is_refused_by_name(
     aliased: RunningGateway, door: Any, called: str, named: str
 ) -> None:
     answer = post(aliased, door(called))
     assert answer.status_code == 400
-    assert f"'{named}' is unknown; allowed: chelsie, ethan" in answer.json()["error"]["message"]
+    assert f"'{named}' is unknown; allowed: chelsie, ethan, default." in answer.json()["error"]["message"]
 
 
 def test_without_aliases_openai_s_voices_are_refused(tmp_path: Path) -> None:
