@@ -28,7 +28,7 @@ class Checkpoint:
     def __init__(self, model: str) -> None:
         self.model = model
         self._refusals: dict[str, Exception] = {}
-        self._is_cut_off = False
+        self._is_cut_off: bool | None = None  # until the hub was asked
         self._find = cache(self._found)
 
     def has(self, name: str) -> bool:
@@ -111,10 +111,24 @@ class Checkpoint:
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 
+        if self._is_cut_off is None:
+            self._is_cut_off = _is_cut_off(self.model, name)
         try:
             return Path(hf_hub_download(self.model, name, local_files_only=self._is_cut_off))
         except (OSError, ValueError) as error:  # it has none, or there is no such model
-            # Each attempt to reach the hub is repeated for half a minute: once is enough.
             self._is_cut_off = self._is_cut_off or isinstance(error, LocalEntryNotFoundError)
             self._refusals[name] = error
             return None
+
+
+def _is_cut_off(model: str, name: str) -> bool:
+    """Asks the hub once whether it answers; a download repeats the question for half a minute."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    try:
+        get_hf_file_metadata(hf_hub_url(model, name))
+    except (OSError, ValueError):  # an answer that refuses, or no valid name: the download says it
+        return False
+    except Exception:  # noqa: BLE001 - of the HTTP client that the hub's library has
+        return True
+    return False

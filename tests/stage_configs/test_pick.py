@@ -46,6 +46,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_text(json.dumps(FILES[model][name]))
         return str(path)
 
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda _: None)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
 
 

@@ -9,14 +9,11 @@ from collections.abc import Callable
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
-import httpx2
 import pytest
-from huggingface_hub import errors
 from typer.testing import CliRunner, Result
 
 from omnistage.server import cli
 from omnistage.server.cli.guard import cannot_listen
-from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.pick import GRAPHS
 
 TINY = str(GRAPHS / "qwen3_omni_tiny.yaml")
@@ -137,87 +134,6 @@ def test_a_port_that_needs_permission_and_a_host_without_an_address_have_cures_o
     assert cannot_listen("no.invalid:80", unknown) == (
         "cannot listen on no.invalid:80: Name or service not known; correct --host"
     )
-
-
-@pytest.mark.parametrize("path", ["./nosuch", "../nosuch", "/no/such/folder", "~/nosuch"])
-@pytest.mark.parametrize("command", ["serve", "plan", "warm", "up"])
-def test_a_path_that_is_not_there_is_a_missing_folder_and_no_question_to_the_hub(
-    command: str, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", pytest.fail)
-    result = run(command, path)
-    assert (result.exit_code, result.output) == (1, f"error: there is no folder {path}\n")
-
-
-RESPONSE = httpx2.Response(404, request=httpx2.Request("HEAD", "https://hub.example"))
-HUB = [
-    (
-        errors.LocalEntryNotFoundError("make sure your Internet connection is on."),
-        "the Hugging Face hub cannot be reached, nor is the model in its cache: correct the path, "
-        "or connect this machine",
-    ),
-    (
-        errors.HFValidationError("Repo id must use alphanumeric chars: 'x'."),
-        "it is not a valid name on the Hugging Face hub, such as OWNER/NAME",
-    ),
-    (
-        errors.RemoteEntryNotFoundError("404 Client Error", response=RESPONSE),
-        "the model of that name on the Hugging Face hub has no config.json",
-    ),
-    (
-        errors.RepositoryNotFoundError("404 Client Error", response=RESPONSE),
-        "the Hugging Face hub has no model of that name: correct the name; a model that is "
-        "private needs HF_TOKEN in the environment",
-    ),
-    (
-        errors.GatedRepoError("403 Client Error", response=RESPONSE),
-        "the Hugging Face hub has the model for those alone who accepted its terms: accept them "
-        "on its page, and set HF_TOKEN",
-    ),
-    (OSError("a proxy\nsays no"), "the Hugging Face hub refuses it: a proxy says no"),
-]
-
-
-@pytest.mark.parametrize(("error", "says"), HUB, ids=[type(one[0]).__name__ for one in HUB])
-def test_what_the_hub_refuses_is_told_in_our_own_sentence(
-    error: Exception, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def download(*_: str, **__: bool) -> str:
-        raise error
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    result = run("serve", "nosuchfolder")
-    said = f"error: there is no folder 'nosuchfolder' here, and {says}\n"
-    assert (result.exit_code, result.output) == (1, said)
-
-
-@pytest.mark.parametrize("name", ["Small", "smal", "SMALL-image", "small_image"])
-def test_a_name_near_an_embedded_model_is_answered_with_the_name_of_that_model(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def download(*_: str, **__: bool) -> str:
-        raise HUB[0][0]
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    meant = "small-image" if "image" in name else "small"
-    said = run("serve", name).output
-    assert said.endswith(f"; did you mean {meant!r}, which comes with omnistage?\n"), said
-
-
-def test_a_hub_that_cannot_be_reached_is_tried_once_and_then_its_cache_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tries: list[bool] = []
-
-    def download(*_: str, local_files_only: bool) -> str:
-        tries.append(local_files_only)
-        raise errors.LocalEntryNotFoundError("no connection")
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    checkpoint = Checkpoint("a/b")
-    for name in ("modules.json", "config.json", "model_index.json"):
-        assert not checkpoint.has(name)
-    assert tries == [False, True, True]
 
 
 def full(*_: object, **__: object) -> None:
