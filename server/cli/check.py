@@ -37,6 +37,8 @@ def check(
     deterministic: Deterministic = False,
 ) -> None:
     """Validate a graph file and print its plan, without loading anything."""
+    if not file.is_file():
+        raise fail(f"there is no graph file {file}; `omnistage plan MODEL` prints a model's graph")
     changes = changes_of(
         stage, set_any, set_default, served_model_name, deterministic=deterministic
     )

@@ -44,6 +44,9 @@ class KnownError:
         return bool(self.words) and re.search(self.words, str(error)) is not None
 
 
+MOVE = (
+    "XDG_CACHE_HOME moves caches and logs, HF_HOME the downloaded models, TMPDIR what is temporary"
+)
 FETCH = (
     "fetch it where there is a network with `hf download NAME`, unset HF_HUB_OFFLINE, or give the "
     "path of a folder that has it"
@@ -108,6 +111,16 @@ KNOWN = (
     KnownError(
         "take the argument out of the stage's `engine`, or correct its name",
         words=r"unexpected keyword argument|has no engine argument",
+    ),
+    KnownError(
+        f"free some space; {MOVE}",
+        words=r"\[Errno (28|122)\]",  # no space, a quota
+        cause="a disk is full",
+    ),
+    KnownError(
+        f"give the server's user access; {MOVE}",
+        words=r"\[Errno (13|30)\]",  # no permission, read-only
+        cause="a file or folder cannot be used",
     ),
 )
 

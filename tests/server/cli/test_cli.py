@@ -115,6 +115,12 @@ def test_a_kv_connector_is_applied_where_no_edge_needs_the_engines_own(tmp_path:
     assert "LMCacheConnectorV1" in plain(result.output)
 
 
+def test_check_of_a_model_in_place_of_a_file_names_the_command_for_models() -> None:
+    result = runner.invoke(cli.app, ["check", "small"])
+    wanted = "error: there is no graph file small; `omnistage plan MODEL` prints a model's graph"
+    assert (result.exit_code, plain(result.output).strip()) == (1, wanted)
+
+
 def test_a_pipeline_of_embeddings_is_refused_by_check_serve_and_a_dry_run(tmp_path: Path) -> None:
     (tmp_path / "model_index.json").write_text('{"_class_name": "KandinskyPriorPipeline"}')
     path = tmp_path / "graph.yaml"

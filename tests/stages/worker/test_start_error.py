@@ -1,5 +1,6 @@
 """What a stage that cannot start says: one paragraph with the cause and what to do about it."""
 
+import errno
 import subprocess
 import sys
 from collections.abc import Callable
@@ -256,3 +257,20 @@ def test_the_reason_of_an_engine_is_its_stage_s(
     with pytest.raises(RuntimeError), start_failure_told(tmp_path, "one.b"):
         raise failed
     assert read_start_failure(tmp_path, "one.b") == "too little memory"
+
+
+# The disk
+
+
+def test_a_full_disk() -> None:
+    said = explained(lambda: Path("/dev/full").write_text("x"))
+    assert said.startswith("a disk is full (OSError: [Errno 28]")
+    assert "; free some space; XDG_CACHE_HOME moves caches" in said
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_that_is_not_writable_is_named(number: int) -> None:
+    said = explained(raising(RuntimeError("x"), OSError(number, "Refused", "/home/me/.cache")))
+    assert said.startswith("a file or folder cannot be used (")
+    assert "'/home/me/.cache'" in said
+    assert said.endswith("TMPDIR what is temporary")

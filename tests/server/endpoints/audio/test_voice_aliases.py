@@ -67,7 +67,10 @@ def test_a_voice_that_nobody_has_is_refused_by_name(
 ) -> None:
     answer = post(aliased, door(called))
     assert answer.status_code == 400
-    assert f"'{named}' is unknown; allowed: chelsie, ethan, default." in answer.json()["error"]["message"]
+    assert (
+        f"'{named}' is unknown; allowed: chelsie, ethan, default."
+        in answer.json()["error"]["message"]
+    )
 
 
 def test_without_aliases_openai_s_voices_are_refused(tmp_path: Path) -> None:
