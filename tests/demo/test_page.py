@@ -13,7 +13,7 @@ import pytest
 from gradio_client import Client, handle_file
 from gradio_client.client import Job
 from PIL import Image
-from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
+from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, WORDS
 from support.gateway import IMAGES, MIXED, OMNI, RunningGateway, running_gateway
 from support.page import running_page
 from support.waiting import wait_until
@@ -48,11 +48,16 @@ def opened(url: str, folder: Path) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def omni(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with (
-        running_gateway(tmp_path_factory.mktemp("gateway"), OMNI) as gateway,
-        opened(gateway.url, tmp_path_factory.mktemp("page")) as client,
-    ):
+def omni_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    with running_gateway(tmp_path_factory.mktemp("gateway"), OMNI) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def omni(
+    omni_gateway: RunningGateway, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Client]:
+    with opened(omni_gateway.url, tmp_path_factory.mktemp("page")) as client:
         yield client
 
 
@@ -120,21 +125,25 @@ def ask(client: Client, text: str, *attached: Path, chosen: Any = SETTINGS) -> l
     return list(job)
 
 
-def test_a_question_is_answered_by_text_sound_and_times(omni: Client) -> None:
-    updates = ask(omni, "before it: breathe")
-    said = [texts(chat)[-1] for chat, *_ in updates if not is_skip(chat)]
-    assert [text for text in ("Hel", "Hello", "Hello there") if text in said] == [
-        "Hel",
-        "Hello",
-        "Hello there",
-    ]
+def test_a_question_is_answered_by_text_sound_and_times(
+    omni: Client, omni_gateway: RunningGateway
+) -> None:
+    updates, expected = [], ["Hel", "Hello", "Hello there"]
+    box = {"text": "before it: breathe", "files": []}
+    for update in omni.submit(box, *SETTINGS, api_name="/chat"):
+        updates.append(update)
+        if expected and not is_skip(update[0]) and texts(update[0])[-1] == expected[0]:
+            del expected[0]
+            omni_gateway.wait_until_waiting()
+            omni_gateway.go_on()
+    assert not expected
     chat, times = last(updates, 0), last(updates, 3)
     assert files(chat, "assistant") == [".wav"]
     for word in ("TTFT", "TTFP", "RTF", "<svg", "gateway first audio"):
         assert word in times
 
 
-def test_sound_is_there_before_the_answer_ends(omni: Client) -> None:
+def test_sound_is_there_before_the_answer_ends(omni: Client, omni_gateway: RunningGateway) -> None:
     box = {"text": "before it: breathe", "files": []}
     job = omni.submit(box, *SETTINGS, api_name="/chat")
     sound = next(player for _, _, player, _ in job if isinstance(player, str))
@@ -142,6 +151,9 @@ def test_sound_is_there_before_the_answer_ends(omni: Client) -> None:
         pieces = response.iter_bytes()
         first = next(pieces)
         assert not job.done()
+        for _ in WORDS:
+            omni_gateway.wait_until_waiting()
+            omni_gateway.go_on()
         assert len(first + b"".join(pieces)) == SOUND_BYTES
     assert len(list(job)) > 0
 

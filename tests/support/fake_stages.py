@@ -66,7 +66,6 @@ LENGTHS = {"thinker": 128, "embedding": 128, "talker": 8192}
 STEPS = 4
 MAX_PIXELS = 1024 * 1024
 ALIVE_INTERVAL_S = 0.2
-SLOW_S = 0.4
 
 
 def text_of(body: AnyBody | None) -> str:
@@ -113,6 +112,7 @@ class FakeGraph:
         self.reading = Reading(16_000, takes_video=True, sampler="qwen2_vl")
         self.texts: dict[str, list[str]] = {}  # what followed the text of a request
         self.whole: set[str] = set()  # requests whose text is whole
+        self._waiting: list[asyncio.Future[None]] = []
 
     def launch(self, name: str, _: Path) -> "FakeStage":
         """As a StageLauncher."""
@@ -150,6 +150,23 @@ class FakeGraph:
             if request_id in self.whole and num_given == len(self.texts[request_id]):
                 return
             await asyncio.sleep(0.001)
+
+    async def told_to_go_on(self) -> None:
+        """Wait for a test, as an answer that "wait" asks for and each further word of "breathe"."""
+        self._waiting.append(asyncio.get_running_loop().create_future())
+        await self._waiting[-1]
+
+    @property
+    def num_waiting(self) -> int:
+        """How many answers wait for a test."""
+        return sum(not one.done() for one in self._waiting)
+
+    def go_on(self) -> None:
+        """Let those go on that wait now."""
+        for one in self._waiting:
+            if not one.done():
+                one.set_result(None)
+        self._waiting.clear()
 
     def on_path(self, stage: str, request: Request) -> "FakeStage":
         """The replica of a stage that a request goes to."""
@@ -354,8 +371,8 @@ class FakeThinker(FakeStage):
             self.graph.on_path("code2wav", request).begin(request_id, request)
         if script == "hang":
             await asyncio.Event().wait()
-        if script == "slow":
-            await asyncio.sleep(SLOW_S)
+        if script == "wait" and not request.keeps_rows:
+            await self.graph.told_to_go_on()
         if isinstance(request.body, GivenText):
             pieces = [piece async for piece in self.graph.pieces(request_id, request.body)]
             usage = {"prompt_tokens": len("".join(pieces)), "completion_tokens": 0}
@@ -370,8 +387,8 @@ class FakeThinker(FakeStage):
         words = partial(with_logprobs, "stop") if has_logprobs else spoken_words
         make: Callable[[], list[Any]] = SCRIPTS.get(script, words)
         for delta, more in make():
-            if script == "breathe":
-                await asyncio.sleep(SLOW_S)
+            if script == "breathe" and num_words:
+                await self.graph.told_to_go_on()
             num_words += bool(delta.get("content"))
             for index in range(num_choices):
                 yield self._text(delta, index=index, usage=so_far(num_words), **more)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 from support.fake_stages import SPEAKERS, FakeGraph
-from support.waiting import wait_until
+from support.waiting import pass_over, wait_until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
@@ -139,6 +139,24 @@ class RunningGateway:
         """Let the gateway's thread do nothing else for so long, from now on."""
         self._loop.call_soon_threadsafe(time.sleep, seconds)
 
+    def wait_until_waiting(self, count: int = 1) -> None:
+        """So many answers wait for a test."""
+        wait_until(lambda: self.do(lambda: self.stages.num_waiting) == count)
+
+    def go_on(self) -> None:
+        """Let the answers go on that wait now."""
+        self.do(self.stages.go_on)
+
+    def pass_over(self, seconds: float) -> None:
+        """Set the clock of the gateway's loop forward."""
+        self.do(lambda: pass_over(self._loop, seconds))
+        self.do(lambda: None)  # its timers that have ended are called
+
+    @property
+    def num_asked(self) -> int:
+        """How many requests over HTTP are under way."""
+        return len(self._server.server_state.tasks)
+
     def wait_until_idle(self) -> None:
         """No stage has a request."""
         wait_until(lambda: not self.do(lambda: self.stages.running))
@@ -154,6 +172,7 @@ def running_gateway(
     sample_rate_hz: int | None = 24_000,
     speech: Speech | None = None,
     speakers: Sequence[str] = SPEAKERS,
+    stop_s: int = 1,
     **options: Any,
 ) -> Iterator[RunningGateway]:
     """Serve until the context ends; `options` are those of GatewayOptions."""
@@ -183,7 +202,7 @@ def running_gateway(
             config.h11_max_incomplete_event_size = MAX_HEAD_BYTES
             if chosen.tls is not None:
                 config.ssl_certfile, config.ssl_keyfile = chosen.tls.certificate, chosen.tls.key
-            config.timeout_graceful_shutdown = 1
+            config.timeout_graceful_shutdown = stop_s
             server = uvicorn.Server(config)
             started.append((asyncio.get_running_loop(), server, stages, runtime))
             is_started.set()

@@ -19,6 +19,12 @@ def wait_until(is_true: Callable[[], object], within_s: float = PATIENCE_S) -> N
         time.sleep(INTERVAL_S)
 
 
+def pass_over(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    """Set the clock of a loop forward, from the loop's own thread."""
+    before = loop.time
+    loop.time = lambda: before() + seconds  # type: ignore[method-assign]
+
+
 async def until(is_true: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     """The same beside what else runs in the loop."""
     deadline = time.monotonic() + max(within_s, PATIENCE_S)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -12,9 +13,11 @@ from support.ports import free_port
 from typer.testing import CliRunner, Result
 
 from omnistage.server import cli
+from omnistage.server.cli.trace import WIDTH
 from omnistage.server.http.access.keys import Keys
 
 KEY = "sk-admin"
+HEADERS = {"authorization": f"Bearer {KEY}"}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +41,13 @@ def bars(output: str) -> list[tuple[int, int]]:
     """Where each row's bar begins and ends."""
     found = [re.search("▏|█+", line) for line in output.splitlines()]
     return [one.span() for one in found if one is not None]
+
+
+def lengths_of(rows: list[dict[str, Any]]) -> list[int]:
+    """How long the bars of these are, the last to end at the full width."""
+    whole_ms = max(row["end_ms"] for row in rows)
+    ends = [[round(WIDTH * row[one] / whole_ms) for one in ("start_ms", "end_ms")] for row in rows]
+    return [max(1, end - start) for start, end in ends]
 
 
 def test_the_latest_requests_are_listed(gateway: RunningGateway) -> None:
@@ -80,7 +90,7 @@ def test_a_request_is_found_by_how_its_id_begins(gateway: RunningGateway) -> Non
 
 @pytest.mark.parametrize("by", ["request", "answer"])
 def test_a_request_is_drawn_as_a_waterfall(by: str, gateway: RunningGateway) -> None:
-    answer = ask(gateway, spoken("slow"), "spoken")
+    answer = ask(gateway, spoken("words"), "spoken")
     shown = traced(gateway.url, "spoken" if by == "request" else answer.json()["id"])
     assert shown.exit_code == 0, shown.output
     assert "spoken: /v1/chat/completions, finished" in shown.output
@@ -93,7 +103,9 @@ def test_a_request_is_drawn_as_a_waterfall(by: str, gateway: RunningGateway) -> 
     assert len(drawn) == len(rows)
     starts = [start for start, _ in drawn[:-2]]
     assert starts == sorted(starts)
-    assert max(end - start for start, end in drawn) > 20  # the thinker was slow
+    told = httpx.get(f"{gateway.url}/admin/traces/spoken", headers=HEADERS).json()
+    lengths = [*lengths_of(told["steps"]), *lengths_of(told["stages"])]
+    assert [end - start for start, end in drawn] == lengths
 
 
 def test_what_a_request_is_called_reaches_the_server_as_it_is(gateway: RunningGateway) -> None:

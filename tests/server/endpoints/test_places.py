@@ -180,6 +180,9 @@ def test_a_second_is_refused_before_its_200_and_the_first_is_answered_whole(
             assert_overloaded(client.post(path, data={"model": MODEL}, files=sound))
         else:
             assert_overloaded(client.post(path, json={"model": MODEL, **body}))
+        for _ in WORDS:
+            small.wait_until_waiting()
+            small.go_on()
         lines = [line.removeprefix("data: ") for line in first.iter_lines() if line]
     assert lines[-1] == "[DONE]"
     deltas = [choice["delta"] for line in lines[:-1] for choice in json.loads(line)["choices"]]

@@ -346,13 +346,15 @@ async def test_a_program_with_a_loop_awaits(tmp_path: Path) -> None:
         await omni.start()
 
 
-def test_several_threads_use_one(omni: Omni) -> None:
+def test_several_threads_use_one(omni: Omni, stages: FakeStages) -> None:
     texts: list[str] = []
     asking = [
-        threading.Thread(target=lambda: texts.append(omni.chat("slow").text)) for _ in range(4)
+        threading.Thread(target=lambda: texts.append(omni.chat("wait").text)) for _ in range(4)
     ]
     for thread in asking:
         thread.start()
+    wait_until(lambda: stages.graph.num_waiting == 4)
+    omni._thread._loop.call_soon_threadsafe(stages.graph.go_on)
     for thread in asking:
         thread.join(60)
     assert texts == ["Hello there"] * 4

@@ -43,6 +43,7 @@ class Running:
     def __init__(self, runtime: Runtime, stages: FakeGraph) -> None:
         self.runtime = runtime
         self.fake = stages
+        self.num_ended = 0  # outputs of all that was asked
 
     @property
     def states(self) -> dict[str, str]:
@@ -53,9 +54,20 @@ class Running:
         request = request_of(script, *(outputs or ("text", "audio")))
 
         async def collect() -> list[Output]:
-            return [output async for output in outputs_of(self.runtime, request)]
+            collected = []
+            async for output in outputs_of(self.runtime, request):
+                collected.append(output)
+                self.num_ended += output.last
+            return collected
 
         return asyncio.create_task(collect())
+
+    async def ask_at_once(self, count: int) -> list[list[Output]]:
+        """The same of spoken chats of which none ends before all have been sent."""
+        asked = [self.ask("wait") for _ in range(count)]
+        await until(lambda: self.fake.num_waiting == count)
+        self.fake.go_on()
+        return await asyncio.gather(*asked)
 
     def paths(self, entry: str = "thinker") -> list[list[str]]:
         """Of every request that an entry got, in order."""
@@ -114,7 +126,7 @@ def is_whole(outputs: list[Output]) -> bool:
 
 
 async def test_four_at_once_are_spread_over_both_replicas_of_each_stage(pairs: Running) -> None:
-    assert all(is_whole(one) for one in await asyncio.gather(*(pairs.ask("slow") for _ in "four")))
+    assert all(is_whole(one) for one in await pairs.ask_at_once(4))
     used = Counter(name for path in pairs.paths() for name in path)
     assert used == {"thinker": 4, **dict.fromkeys(EVERY[1:], 2)}
     assert all(len(path) == 3 for path in pairs.paths())
@@ -123,7 +135,7 @@ async def test_four_at_once_are_spread_over_both_replicas_of_each_stage(pairs: R
 async def test_a_replica_that_is_down_gets_nothing_until_it_is_ready_again(pairs: Running) -> None:
     pairs.fake.is_loading = {"code2wav@0"}
     await pairs.kill("code2wav@0")
-    assert all(is_whole(one) for one in await asyncio.gather(*(pairs.ask("slow") for _ in "abc")))
+    assert all(is_whole(one) for one in await pairs.ask_at_once(3))
     assert {path[-1] for path in pairs.paths()} == {"code2wav@1"}
     pairs.fake.stages["code2wav@0"].become_ready()
     await pairs.until_ready("code2wav@0", 2)
@@ -187,11 +199,13 @@ def test_no_request_meets_a_replica_that_is_down_whatever_dies_and_comes(
 async def test_what_nobody_has_heard_of_is_sent_again_to_another(thinkers: Running) -> None:
     trace = Trace()
     with following(trace):
-        struck = thinkers.ask("slow", "text")
-    spared = thinkers.ask("slow", "text")
-    await until(lambda: len(thinkers.fake.running) == 2)
+        struck = thinkers.ask("wait", "text")
+    spared = thinkers.ask("wait", "text")
+    await until(lambda: thinkers.fake.num_waiting == 2)
     old = thinkers.fake.stages["thinker@0"].opened[0].request_id
     await thinkers.kill("thinker@0")
+    await until(lambda: thinkers.fake.num_waiting == 2)
+    thinkers.fake.go_on()
     assert [output.last for output in await struck] == [output.last for output in await spared]
     opened = [chunk.request_id for chunk in thinkers.fake.stages["thinker@1"].opened]
     assert opened[-1] == f"{old}-again"
@@ -206,7 +220,7 @@ async def test_of_an_answer_that_has_begun_only_those_with_the_struck_replica_fa
     pairs: Running,
 ) -> None:
     asked = [pairs.ask("crash") for _ in "four"]  # their vocoders hang after the text has come
-    await until(lambda: pairs.runtime.flights.num_running == 4)
+    await until(lambda: pairs.num_ended == 4)  # all text has come
     struck = [path[-1] == "code2wav@1" for path in pairs.paths()]
     await pairs.kill("code2wav@1")
     await until(lambda: sum(one.done() for one in asked) == 2)
@@ -236,7 +250,7 @@ async def test_a_request_goes_again_once(thinkers: Running) -> None:
 
 
 async def test_without_another_replica_it_fails_as_one_of_a_single_stage(pairs: Running) -> None:
-    asked = pairs.ask("slow")
+    asked = pairs.ask("hang")
     await until(lambda: pairs.fake.running)
     await pairs.kill("thinker")
     with pytest.raises(ApiError, match="Stage thinker has ended"):
@@ -276,21 +290,22 @@ async def test_a_replica_is_added_and_serves(thinkers: Running) -> None:
     assert thinkers.states == dict.fromkeys(
         ("thinker@0", "thinker@1", "thinker@2", "talker", "code2wav"), "ready"
     )
-    assert all(
-        is_whole(one) for one in await asyncio.gather(*(thinkers.ask("slow") for _ in "abc"))
-    )
+    assert all(is_whole(one) for one in await thinkers.ask_at_once(3))
     assert [len(thinkers.paths(f"thinker@{number}")) for number in range(3)] == [1, 1, 1]
 
 
 async def test_a_replica_that_goes_lets_its_requests_end_and_others_lose_nothing(
     thinkers: Running,
 ) -> None:
-    asked = [thinkers.ask("slow") for _ in "four"]
-    await until(lambda: len(thinkers.fake.running) == 4)
+    asked = [thinkers.ask("wait") for _ in "four"]
+    await until(lambda: thinkers.fake.num_waiting == 4)
     going = asyncio.create_task(thinkers.runtime.scaling.scale("thinker", 1))
     await until(lambda: thinkers.runtime.fleet.stages["thinker@1"].record.is_closed)
     late = [thinkers.ask("words") for _ in "ab"]
-    assert all(is_whole(one) for one in await asyncio.gather(*asked, *late))
+    assert all(is_whole(one) for one in await asyncio.gather(*late))
+    assert not going.done()
+    thinkers.fake.go_on()
+    assert all(is_whole(one) for one in await asyncio.gather(*asked))
     await going
     assert list(thinkers.states) == ["thinker@0", "talker", "code2wav"]
     assert len(thinkers.paths("thinker@0")) == 4
@@ -475,7 +490,7 @@ async def test_sleep_and_wake_do_not_open_a_replica_that_differs(thinkers: Runni
     for command in ("sleep", "wake"):
         await thinkers.runtime.draining.run(links, command, {})
     assert [link.is_open for link in links] == [False, True]
-    assert all(is_whole(one) for one in await asyncio.gather(*(thinkers.ask("slow") for _ in "ab")))
+    assert all(is_whole(one) for one in await thinkers.ask_at_once(2))
     assert not thinkers.fake.stages["thinker@0"].opened
 
 
@@ -565,7 +580,7 @@ async def test_a_replica_that_fails_to_load_what_another_has_loaded_takes_no_req
     await load_apart(thinkers)
     links = thinkers.runtime.fleet.replicas_of("thinker")
     assert [link.is_open for link in links] == [False, True]
-    assert all(is_whole(one) for one in await asyncio.gather(*(thinkers.ask("slow") for _ in "ab")))
+    assert all(is_whole(one) for one in await thinkers.ask_at_once(2))
     assert not thinkers.fake.stages["thinker@0"].opened
 
 

@@ -64,13 +64,14 @@ async def test_a_runtime_that_admits_nothing_more_lets_what_has_a_place_end(tmp_
     runtime, stages = runtime_of(tmp_path)
     async with runtime:
         await runtime.fleet.loaded()
-        asking = asyncio.create_task(all_of(runtime, "slow"))
-        await until(lambda: to_stage.Request in seen_by(stages, "thinker"))
+        asking = asyncio.create_task(all_of(runtime, "wait"))
+        await until(lambda: stages.num_waiting)
         runtime.flights.stop_admitting()
         with pytest.raises(ApiError) as refused:
             runtime.flights.admit({"text"})
         assert (refused.value.status, refused.value.code) == (503, "stopping")
         assert not runtime.flights.is_empty
+        stages.go_on()
         assert await asking
         assert runtime.flights.is_empty
 

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import io
 import json
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -717,10 +718,16 @@ def test_a_session_expires(tmp_path: Any) -> None:
 
 
 def test_an_idle_session_is_closed(tmp_path: Any) -> None:
-    bounds = SessionBounds(idle_s=0.3)
+    bounds = SessionBounds(idle_s=20)
     with running_gateway(tmp_path, OMNI, sessions=bounds) as gateway, talking(gateway) as talk:
-        talk.write("slow")  # an answer of 0.4 s is no idleness
-        assert talk.answer()["status"] == "completed"
+        talk.write("wait")
+        talk.say("response.create")
+        gateway.wait_until_waiting()
+        gateway.pass_over(25)  # an answer that lasts is no idleness
+        gateway.go_on()
+        assert talk.until("response.done")["response"]["status"] == "completed"
+        talk.update()
+        gateway.pass_over(25)
         assert closed(talk) == 1001
         assert talk.events[-1]["error"]["code"] == "idle_timeout"
 
@@ -746,17 +753,23 @@ def test_a_client_that_leaves_frees_its_stages(gateway: RunningGateway) -> None:
     gateway.wait_until_idle()
 
 
-def test_a_server_that_stops_ends_the_answer_first(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fake_stages, "SLOW_S", 0.1)  # of the second that a server has to stop
-    with running_gateway(tmp_path, OMNI) as gateway:
+def takes_connections(gateway: RunningGateway) -> bool:
+    host, _, port = gateway.url.removeprefix("http://").partition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=60):
+        return True
+    return False
+
+
+def test_a_server_that_stops_ends_the_answer_first(tmp_path: Any) -> None:
+    with running_gateway(tmp_path, OMNI, stop_s=60) as gateway:
         url = gateway.url.replace("http", "ws", 1) + PATH
         with connect(url, compression=None) as ws:
             talk = Talk(ws)
-            talk.write("slow")
+            talk.write("wait")
             talk.say("response.create")
-            talk.until("response.created")
+            gateway.wait_until_waiting()
             gateway.stop()
+            wait_until(lambda: not takes_connections(gateway))
+            gateway.go_on()
             assert closed(talk) == 1012
             assert talk.events[-1]["response"]["status"] == "completed"

@@ -122,8 +122,10 @@ def test_nothing_is_seen_of_it_before_the_turn_has_ended(
 def test_it_is_told_at_once_when_the_turn_ends(
     talk: Talk, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fake_stages, "text_of", lambda _: "slow")  # takes 0.4 s to begin
+    monkeypatch.setattr(fake_stages, "text_of", lambda _: "wait")
     pause(talk, gateway)
+    gateway.wait_until_waiting()
+    gateway.go_on()
     wait_until(lambda: not gateway.do(lambda: gateway.stages.running))
     begun = num_opened(gateway)
     talk.append(ENDING)

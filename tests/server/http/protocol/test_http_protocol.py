@@ -6,11 +6,10 @@ import json
 import logging
 import socket
 import struct
-import time
 from collections.abc import Iterator
 
 import pytest
-from support.fake_stages import SLOW_S, WORDS
+from support.fake_stages import WORDS
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -77,6 +76,20 @@ def answers_to(gateway: RunningGateway, sent: bytes) -> list[bytes]:
     return answers
 
 
+def answers_behind_one_that_waits(
+    gateway: RunningGateway, sent: bytes, later: bytes = b""
+) -> list[bytes]:
+    """The same, where the first is answered once the rest has come."""
+    with connected(gateway) as connection:
+        connection.sendall(sent)
+        gateway.wait_until_waiting()
+        connection.sendall(later)
+        gateway.go_on()
+        first, *answers = rest(connection).split(b"HTTP/1.1 ")
+    assert not first
+    return answers
+
+
 def text_of(answer: bytes) -> str:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"200 OK\r\n"), answer
@@ -99,7 +112,8 @@ def test_a_client_that_hangs_up_is_noticed_at_once(
 
 
 def test_requests_behind_each_other_are_answered_in_their_order(gateway: RunningGateway) -> None:
-    first, second, third = answers_to(gateway, asked("slow") + HEALTH + asked("refuse", CLOSE))
+    sent = asked("wait") + HEALTH + asked("refuse", CLOSE)
+    first, second, third = answers_behind_one_that_waits(gateway, sent)
     assert text_of(first) == "".join(WORDS)
     assert second.startswith(b"200 OK")
     assert b'"stages"' in second
@@ -111,9 +125,9 @@ def test_a_client_that_hangs_up_amid_its_body_is_no_failure_of_ours(
 ) -> None:
     with connected(gateway) as connection:
         connection.sendall(asked("words")[:-5])
-        time.sleep(0.1)
+        wait_until(lambda: gateway.num_asked == 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    time.sleep(0.2)
+    wait_until(lambda: gateway.num_asked == 0)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
@@ -128,11 +142,8 @@ def test_a_client_that_ends_before_it_has_asked_is_let_go(
 
 
 def test_garbage_behind_a_request_does_not_get_into_its_answer(gateway: RunningGateway) -> None:
-    with connected(gateway) as connection:
-        connection.sendall(asked("slow"))
-        time.sleep(SLOW_S / 4)
-        connection.sendall(b"\0\1garbage\r\n\r\n" * 100)
-        first, *more = rest(connection).split(b"HTTP/1.1 ")[1:]
+    garbage = b"\0\1garbage\r\n\r\n" * 100
+    first, *more = answers_behind_one_that_waits(gateway, asked("wait"), garbage)
     assert text_of(first) == "".join(WORDS)
     assert all(answer.startswith(b"400 ") for answer in more)
 
@@ -160,7 +171,9 @@ def test_a_websocket_behind_a_request_does_not_get_into_its_answer(
 ) -> None:
     received = b""
     with connected(gateway) as connection:
-        connection.sendall(asked("slow") + offer("websocket", path))
+        connection.sendall(asked("wait") + offer("websocket", path))
+        gateway.wait_until_waiting()
+        gateway.go_on()
         while not received.endswith(b"\r\n\r\n") or b" 101 " not in received:
             more = connection.recv(65536)
             received += more
