@@ -7,6 +7,7 @@ loop is blocked. The server reads it now and then. It is there only while the st
 import os
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +16,10 @@ import msgspec
 
 PLACE = "OMNISTAGE_LOADING"  # in the environment of a stage's processes: the note's path
 INTERVAL_S = 0.1  # a phase that goes on is not told more often
+
+_telling = threading.Lock()  # held by a thread of this process that replaces the note
+os.register_at_fork(before=_telling.acquire, after_in_parent=_telling.release)
+os.register_at_fork(after_in_child=_telling.release)
 
 
 class Phase(StrEnum):
@@ -46,16 +51,26 @@ def begin_loading(directory: Path, stage: str) -> None:
 
 def end_loading() -> None:
     """The stage is ready: nothing more is told."""
-    path = own_note()
-    if path is not None:
-        path.unlink(missing_ok=True)
+    with _telling:
+        path = own_note()
+        if path is not None:
+            path.unlink(missing_ok=True)
 
 
-def tell_loading(phase: Phase, done_bytes: int = 0, total_bytes: int = 0) -> None:
-    """Say what the stage does now; without effect in a process of no stage, or once it is ready."""
-    path = own_note()
-    if path is not None:
-        _write(path, Loading(phase, done_bytes, total_bytes))
+def tell_loading(
+    phase: Phase,
+    done_bytes: int = 0,
+    total_bytes: int = 0,
+    behind: Collection[Phase] | None = None,
+) -> None:
+    """Say what the stage does now; with `behind`, only if its phase is one of these.
+
+    Without effect in a process of no stage, or once the stage is ready.
+    """
+    with _telling:
+        path = own_note()
+        if path is not None and (behind is None or told_phase() in behind):
+            _write(path, Loading(phase, done_bytes, total_bytes))
 
 
 def read_loading(directory: Path, stage: str) -> Loading | None:

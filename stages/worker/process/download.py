@@ -46,7 +46,8 @@ def _watch(model: str, is_over: threading.Event) -> None:
     while not is_over.wait(INTERVAL_S) and told_phase() in BEFORE:
         if any(blobs.glob("*.incomplete")):
             wanted = _wanted(model) if wanted is None else wanted
-            tell_loading(Phase.DOWNLOADING, _present(blobs, wanted), sum(wanted.values()))
+            present, total = _present(blobs, wanted), sum(wanted.values())
+            tell_loading(Phase.DOWNLOADING, present, total, behind=BEFORE)
 
 
 def _wanted(model: str) -> Mapping[str, int]:

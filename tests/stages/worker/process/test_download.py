@@ -1,6 +1,6 @@
 """What a stage tells of a checkpoint while a library downloads it."""
 
-import time
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,10 +97,28 @@ def test_of_a_pipeline_only_its_components_count(run: Path, blobs: Path) -> None
 
 
 def test_a_stage_that_reads_already_is_not_said_to_download(run: Path, blobs: Path) -> None:
+    before = set(threading.enumerate())
     with download_told(MODEL):
+        (watch,) = set(threading.enumerate()) - before
         tell_loading(Phase.READING, 1, 2)
         (blobs / f"{sha('b.safetensors')}.incomplete").write_bytes(bytes(10))  # of another stage
-        time.sleep(0.1)
+        watch.join(60)
+        assert told(run) == (Phase.READING, 1, 2)
+
+
+def test_a_stage_that_begins_to_read_while_the_hub_is_asked_is_not_said_to_download(
+    run: Path, blobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def model_info(*_: Any, **__: Any) -> Any:
+        tell_loading(Phase.READING, 1, 2)
+        return SimpleNamespace(siblings=[])
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
+    (blobs / f"{sha('b.safetensors')}.incomplete").write_bytes(bytes(10))
+    before = set(threading.enumerate())
+    with download_told(MODEL):
+        (watch,) = set(threading.enumerate()) - before
+        watch.join(60)
         assert told(run) == (Phase.READING, 1, 2)
 
 
@@ -119,6 +137,7 @@ def test_a_hub_that_does_not_say_the_sizes_is_no_failure(
 def test_of_a_folder_nothing_is_downloaded(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
+    before = set(threading.enumerate())
     with download_told(str(folder)):
-        time.sleep(0.05)
+        assert set(threading.enumerate()) == before  # nobody looks
     assert read_loading(run, "one") == Loading()
