@@ -20,6 +20,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 from support.installed import Installed
+from websockets.sync.client import connect
 
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.stage_configs.graph_file import load_graph
@@ -29,6 +30,8 @@ from omnistage.stage_configs.pick import GRAPHS
 CLIENT_TIMEOUT = inspect.signature(httpx.get).parameters["timeout"].default
 for part in CLIENT_TIMEOUT.as_dict():
     setattr(CLIENT_TIMEOUT, part, 60.0)
+assert connect.__kwdefaults__ is not None
+connect.__kwdefaults__["open_timeout"] = 60.0
 
 SPAWNED = Path(__file__).parent / "support" / "spawned"
 

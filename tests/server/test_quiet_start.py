@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import psutil
 import pytest
 from support.ports import free_port
 from support.terminal import Terminal, screen
+from support.waiting import wait_until
 
 SCRIPT = Path(__file__).parents[1] / "support" / "fake_server.py"
 NOISE = 40
@@ -123,11 +123,10 @@ def test_a_log_that_is_no_terminal_has_every_line_and_when_the_server_is_ready(
 
 
 def found_in(log: Path, pattern: str) -> str:
-    for _ in range(600):
-        if found := re.search(pattern, log.read_text()):
-            return found[1]
-        time.sleep(0.05)
-    raise AssertionError(log.read_text())
+    wait_until(lambda: re.search(pattern, log.read_text()))
+    found = re.search(pattern, log.read_text())
+    assert found is not None
+    return found[1]
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
@@ -148,7 +147,7 @@ def test_a_page_beside_the_server_is_named_and_ends_with_it(
     else:
         os.kill(terminal.pid, signal.SIGTERM)
     assert terminal.wait() == 0
-    assert not [child for child in children if child.is_running()]
+    wait_until(lambda: not [child for child in children if child.is_running()])
 
 
 def test_a_screen_has_what_was_redrawn_once() -> None:

@@ -34,9 +34,15 @@ def is_gone(state: Path) -> bool:
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
+def environment(held: Path) -> dict[str, str]:
     """What a test adds to the server's."""
-    return {}
+    return {"FAKE_SERVER_HELD": str(held)}
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Path:
+    """The file that no stage starts beside."""
+    return tmp_path / "held"
 
 
 @pytest.fixture
@@ -93,6 +99,7 @@ def test_a_stream_that_does_not_end_gets_an_error_when_the_server_stops(served: 
     assert "Traceback" not in served.log.read_text()
 
 
+@pytest.mark.parametrize("environment", [{"FAKE_SERVER_DRAIN_S": "600"}])
 def test_a_server_told_to_stop_is_not_ready_and_refuses_while_an_answer_goes_on(
     served: Served,
 ) -> None:
@@ -110,9 +117,7 @@ def test_a_server_told_to_stop_is_not_ready_and_refuses_while_an_answer_goes_on(
         assert refused.headers["retry-after"]
         assert httpx.get(f"{served.url}/health").status_code == 200
         assert "error" not in next(lines)
-        *_, error, _ = lines
-    assert "shutting down" in error
-    assert served.process.wait(60) == 0
+    assert served.process.wait(60) == 0  # nobody is left who waits for an answer
 
 
 @pytest.mark.parametrize(
@@ -133,8 +138,7 @@ def test_an_answer_has_all_of_drain_s_and_the_server_ends_soon_after_it(served: 
     assert served.process.wait(60) == 0
 
 
-@pytest.mark.parametrize("environment", [{"FAKE_SERVER_START_S": "2"}])
-def test_a_killed_stage_fails_what_needs_it_until_it_is_back(served: Served) -> None:
+def test_a_killed_stage_fails_what_needs_it_until_it_is_back(served: Served, held: Path) -> None:
     (victim,) = [
         int(stage)
         for stage in served.stages
@@ -143,11 +147,14 @@ def test_a_killed_stage_fails_what_needs_it_until_it_is_back(served: Served) -> 
     speech = {**TEXT, "modalities": ["text", "audio"], "audio": {"voice": "ethan"}, "stream": True}
     speech["messages"] = [{"role": "user", "content": "hang"}]
     url = f"{served.url}/v1/chat/completions"
+    held.touch()
     with httpx.Client(timeout=60) as client:
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: client.get(f"{served.url}/ready").status_code == 503)
         assert client.post(url, json=speech).status_code == 503
         assert client.post(url, json=TEXT).status_code == 200
+        held.unlink()
+        wait_until(lambda: client.get(f"{served.url}/ready").status_code == 200)
 
 
 def test_a_killed_server_takes_its_stages_along(served: Served) -> None:

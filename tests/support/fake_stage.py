@@ -1,8 +1,8 @@
 """A fake stage in a process of its own, of a server of fake_server.py.
 
 Its arguments are the stage's name, the run's folder and its parent's id. It prints
-FAKE_SERVER_NOISE warnings before it is ready, which takes FAKE_SERVER_START_S; the stage
-FAKE_SERVER_BROKEN ends then.
+FAKE_SERVER_NOISE warnings before it is ready, which it is not while the file FAKE_SERVER_HELD is
+there; the stage FAKE_SERVER_BROKEN ends then.
 """
 
 import asyncio
@@ -33,7 +33,9 @@ async def be_stage(name: str, directory: Path, parent: int) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     stage.on_stop = stopping.set
-    await asyncio.sleep(float(os.environ.get("FAKE_SERVER_START_S", 0)))
+    held = os.environ.get("FAKE_SERVER_HELD")
+    while held and Path(held).exists():  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(0.01)
     await stage.start()
     await stopping.wait()
     await stage.stop(0)

@@ -60,7 +60,7 @@ class MediaHosts:
         )
         return [str(place[0]) for *_, place in found]
 
-    def fetcher(self, *domains: str, fetch_s: float = 5.0) -> MediaFetcher:
+    def fetcher(self, *domains: str, fetch_s: float = 60.0) -> MediaFetcher:
         """One that takes the outer server for public."""
         transport = VettedTransport(
             Recorder(self.connected),

@@ -307,7 +307,7 @@ class Talk:
 def talking(gateway: RunningGateway, query: str = "", **options: Any) -> Iterator[Talk]:
     """A session, at whose end no stage has a request."""
     url = gateway.url.replace("http", "ws", 1) + PATH + query
-    options = {"open_timeout": 10, "close_timeout": 2, "compression": None, **options}
+    options = {"close_timeout": 2, "compression": None, **options}
     with connect(url, **options) as ws:
         talk = Talk(ws)
         assert talk.event()["type"] == "session.created"

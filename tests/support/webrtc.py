@@ -71,6 +71,11 @@ class Caller:
         self.peer.on("connectionstatechange", self._note_state)
         self.peer.on("track", self._on_track)
 
+    @property
+    def num_heard(self) -> int:
+        """How many frames with a sound have come."""
+        return sum(level > 0 for level in self.levels)
+
     def _note_state(self) -> None:
         if self.peer.connectionState in ("closed", "failed"):
             self.ended.set()

@@ -78,7 +78,7 @@ class Replicated:
 def server(tmp_path: Path) -> Iterator[Replicated]:
     kinds: Any = OMNI["stages"]
     talker = {**kinds["talker"], "replicas": 2, "max_replicas": 3}
-    deadlines = {"command_s": 0.5}
+    deadlines = {"command_s": 60}
     graph = {**OMNI, "stages": {**kinds, "talker": talker}, "deadlines": deadlines}
     with (
         running_gateway(tmp_path, graph, admin_keys=Keys(["sk-admin"])) as gateway,

@@ -77,7 +77,10 @@ async def pid_of(stage: str) -> int:
 
     def find() -> list[int]:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
-            words = path.read_bytes().decode(errors="replace").split("\0")
+            try:
+                words = path.read_bytes().decode(errors="replace").split("\0")
+            except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                continue
             if str(folder) in words and stage in words:
                 found.append(int(path.parent.name))
         return found

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,15 @@ from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Sound
 
 
-def ended_by_error(client: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
-    """The error event that ends a stream."""
+def ended_by_error(
+    client: httpx.Client, body: dict[str, Any], strike: Callable[[], object]
+) -> dict[str, Any]:
+    """The error event that ends a stream after whose first event something is done."""
     with client.stream("POST", URL, json={**body, "stream": True}) as response:
-        lines = [line for line in response.iter_lines() if line]
+        coming = (line for line in response.iter_lines() if line)
+        lines = [next(coming)]
+        strike()
+        lines += coming
     assert lines[-1] == "data: [DONE]"
     error: dict[str, Any] = json.loads(lines[-2].removeprefix("data: "))["error"]
     return error
@@ -48,10 +53,9 @@ def test_a_stage_that_dies_fails_its_requests_and_starts_again_alone(tmp_path: P
         httpx.Client(base_url=gateway.url, timeout=60) as client,  # less than its deadlines
     ):
         thinker, code2wav = (gateway.stages.stages[name] for name in ("thinker", "code2wav"))
-        killer = threading.Timer(0.2, gateway.do, [lambda: code2wav.die("signal SIGKILL")])
-        killer.start()
-        error = ended_by_error(client, spoken("crash"))
-        killer.join()
+        error = ended_by_error(
+            client, spoken("crash"), lambda: gateway.do(lambda: code2wav.die("signal SIGKILL"))
+        )
         assert error["code"] == "stage_unavailable"
         assert error["type"] == "server_error"
         assert "code2wav" in error["message"]
@@ -96,11 +100,14 @@ def test_a_stage_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
         httpx.Client(base_url=gateway.url, timeout=60) as client,  # less than other deadlines
     ):
         code2wav = gateway.stages.stages["code2wav"]
-        killer = threading.Timer(0.2, gateway.do, [code2wav.freeze])
-        started = time.monotonic()
-        killer.start()
-        error = ended_by_error(client, spoken("crash"))
-        killer.join()
+        link = gateway.runtime.fleet.stages["code2wav"]
+        started, before = time.monotonic(), link.record.alive_at
+
+        def freeze() -> None:
+            wait_until(lambda: link.record.alive_at > before)  # the last sign is since `started`
+            gateway.do(code2wav.freeze)
+
+        error = ended_by_error(client, spoken("crash"), freeze)
         assert time.monotonic() - started > 1.1
         assert "code2wav" in error["message"]
         assert "no sign of life for 1.1 s" in error["message"]
@@ -122,14 +129,20 @@ def test_a_stage_that_compiles_is_given_its_time_and_so_are_its_requests(tmp_pat
         assert not is_compiling()
         thinker.compiles = True
         wait_until(is_compiling)
-        ends = threading.Timer(3.0, setattr, [thinker, "compiles", False])
+        has_ended = threading.Event()
+
+        def end() -> None:
+            has_ended.set()
+            thinker.compiles = False
+
+        ends = threading.Timer(3.0, end)
         ends.start()
         assert client.post(URL, json=spoken("hang")).status_code == 504  # it never answers
-        assert ends.finished.is_set()  # and has its time once it compiles no more
+        assert has_ended.is_set()  # and has its time once it compiles no more
         ends.join()
         wait_until(lambda: not is_compiling())
-        assert client.post(URL, json=spoken("words")).status_code == 200
         assert client.get("/health").json()["stages"]["thinker"]["generation"] == 1
+        wait_until(lambda: client.post(URL, json=spoken("words")).status_code == 200)
 
 
 def test_a_stage_that_compiles_without_an_end_is_ended(tmp_path: Path) -> None:
@@ -192,7 +205,7 @@ def test_a_stage_that_is_late_and_does_not_get_on_starts_again_and_health_says_w
             "code2wav": 1,
         }
         wait_until(lambda: client.get("/ready").status_code == 200)
-        assert client.post(URL, json=spoken("words")).status_code == 200
+        wait_until(lambda: client.post(URL, json=spoken("words")).status_code == 200)
 
 
 @pytest.mark.parametrize("progress", [None, itertools.count()], ids=["idle", "gets on"])

@@ -22,7 +22,7 @@ from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import MediumPiece, Request
 
-FIRST_S = 1.5  # long enough for a busy machine
+FIRST_S = 1.5
 NUM_PIECES = 40  # more than a request has credit for
 
 
@@ -78,12 +78,18 @@ class Running:
 
 
 @pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
+def first_s() -> float:
+    """How long a first output may take."""
+    return 120.0
+
+
+@pytest.fixture
+async def running(tmp_path: Path, first_s: float) -> AsyncIterator[Running]:
     shared = SharedConnector(tmp_path)
     stages = FakeGraph(shared.connector)
     kinds: Any = OMNI["stages"]
     two = {**kinds, "thinker": {**kinds["thinker"], "replicas": 2}}
-    deadlines = {"first_chunk_s": FIRST_S}
+    deadlines = {"first_chunk_s": first_s}
     graph = StageGraph.model_validate({**OMNI, "stages": two, "deadlines": deadlines})
     async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
         await runtime.fleet.loaded()
@@ -117,6 +123,7 @@ async def test_media_that_cannot_be_read_fail_their_request_and_no_other(
     assert sum(len(stage.opened) for stage in stages) == 1
 
 
+@pytest.mark.parametrize("first_s", [FIRST_S])
 async def test_reading_media_takes_nothing_of_the_stages_time(running: Running) -> None:
     media = Scripted()
     media.may_go_on.clear()
@@ -127,6 +134,7 @@ async def test_reading_media_takes_nothing_of_the_stages_time(running: Running) 
     assert (await asked)[-1].last
 
 
+@pytest.mark.parametrize("first_s", [FIRST_S])
 async def test_a_stage_is_late_after_its_media_too(running: Running) -> None:
     with pytest.raises(ApiError) as caught:
         await running.ask(Scripted(), "hang")

@@ -97,9 +97,10 @@ def test_a_request_is_one_trace_of_itself_its_stages_and_their_steps(exported: E
 
 
 def test_spans_are_on_the_wall_clock(exported: Exported) -> None:
+    began_ns = time.time_ns()
     whole = exported.spans(spoken(exported))["POST /v1/chat/completions"]
     assert whole.end_time is not None
-    assert abs(whole.end_time - time.time_ns()) < 5_000 * MS
+    assert began_ns - 1_000 * MS < whole.end_time < time.time_ns() + 1_000 * MS
 
 
 def test_a_request_says_of_itself_what_is_known(exported: Exported) -> None:

@@ -26,6 +26,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from omnistage.server.endpoints.audio import speech_stream, speech_stream_events
+from omnistage.server.endpoints.audio.speech_stream import IDLE_S
 from omnistage.server.http.access.cors import Cors
 from omnistage.server.http.access.keys import Keys
 from omnistage.server.http.protocol.socket_life import NORMAL, POLICY, RESTART
@@ -478,6 +479,13 @@ def test_a_client_that_leaves_at_any_point_leaves_nothing(
         assert chunk.request_id in stages["thinker"].cancelled
 
 
+def be_idle(gateway: RunningGateway, ws: ClientConnection) -> None:
+    """Say nothing until it is too long; the server has our answer to its last ping then."""
+    say(ws, "zork")
+    assert event(ws)["type"] == "error"
+    gateway.pass_over(IDLE_S + 1)
+
+
 def test_who_says_nothing_is_let_go(
     piecewise: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,14 +494,14 @@ def test_who_says_nothing_is_let_go(
         assert event(ws)["error"]["code"] == "idle_timeout"
         assert code_of(ws) == POLICY
     monkeypatch.undo()
-    monkeypatch.setattr(speech_stream, "IDLE_S", 1.5)
     with opened(piecewise) as ws:
         configured(ws)
         say(ws, "input.text", text="a")
         event(ws), heard(ws)
-        time.sleep(2)
+        piecewise.pass_over(IDLE_S + 1)  # while it speaks
         say(ws, "input.done")
         until_done(ws)
+        be_idle(piecewise, ws)
         assert event(ws)["error"]["code"] == "idle_timeout"
         assert code_of(ws) == POLICY
 
@@ -502,12 +510,12 @@ def test_a_connection_whose_open_text_has_failed_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TextInput.__init__, "__defaults__", (0.2, 600.0))
-    monkeypatch.setattr(speech_stream, "IDLE_S", 0.3)
     with running_gateway(tmp_path, OMNI, speech=PIECES) as gateway, opened(gateway) as ws:
         configured(ws)
         say(ws, "input.text", text="a ")
         _, events = until_done(ws)
         assert events[-1]["status"] == "failed"
+        be_idle(gateway, ws)
         assert event(ws)["error"]["code"] == "idle_timeout"
         assert code_of(ws) == POLICY
 
@@ -741,7 +749,7 @@ def test_more_text_is_not_sent_to_a_request_that_was_cancelled(piecewise: Runnin
 
 def test_what_is_spoken_is_spoken_to_its_end_when_the_server_stops(tmp_path: Path) -> None:
     with (
-        running_gateway(tmp_path, OMNI, speech=PIECES) as gateway,
+        running_gateway(tmp_path, OMNI, speech=PIECES, stop_s=60) as gateway,
         opened(gateway) as idle,
         opened(gateway) as ws,
     ):
@@ -759,7 +767,10 @@ def test_what_is_spoken_is_spoken_to_its_end_when_the_server_stops(tmp_path: Pat
 
 
 def test_a_text_that_does_not_end_gets_an_error_when_the_server_stops(tmp_path: Path) -> None:
-    with running_gateway(tmp_path, OMNI, speech=PIECES) as gateway, opened(gateway) as ws:
+    with (
+        running_gateway(tmp_path, OMNI, speech=PIECES, stop_s=60) as gateway,
+        opened(gateway) as ws,
+    ):
         configured(ws)
         say(ws, "input.text", text="a")
         assert event(ws)["type"] == "audio.start"

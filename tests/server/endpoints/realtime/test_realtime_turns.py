@@ -307,11 +307,11 @@ def test_a_silent_user_is_answered_after_the_answer_was_played(
     shorten_idle(monkeypatch)
     detect(talk, idle_timeout_ms=5000)
     talk.write("Hello")
-    talk.answer()
-    began = time.monotonic()
     talk.append(silence(0.2))
+    began = time.monotonic()
+    talk.answer()
     triggered = talk.until("input_audio_buffer.timeout_triggered")
-    assert time.monotonic() - began > 0.1
+    assert time.monotonic() - began > 0.25
     assert triggered["audio_end_ms"] == 200
     committed = talk.until("input_audio_buffer.committed")
     assert committed["item_id"] == triggered["item_id"]
@@ -337,15 +337,13 @@ def test_silence_counts_from_where_a_client_stopped_playing(
     talk.until("input_audio_buffer.timeout_triggered")
 
 
-def test_speech_and_updates_end_the_wait(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch, gateway: RunningGateway
-) -> None:
-    shorten_idle(monkeypatch)
-    detect(talk, idle_timeout_ms=5000)
+def test_speech_and_updates_end_the_wait(talk: Talk, gateway: RunningGateway) -> None:
+    detect(talk, idle_timeout_ms=30_000)
     talk.write("Hello")
     talk.answer()
     detect(talk)
-    assert talk.is_quiet(0.6)
+    gateway.pass_over(60)
+    detect(talk)  # what the wait would have told came before
     wait_until(lambda: not gateway.do(lambda: gateway.stages.running))
 
 

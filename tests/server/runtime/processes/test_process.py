@@ -176,7 +176,7 @@ async def test_a_log_that_cannot_be_kept_does_not_hide_the_reason(
 async def test_it_may_end_by_itself() -> None:
     stage = process("import sys; sys.exit(3)")
     await stage.start()
-    await stage.stop(10)
+    await stage.stop(60)
     assert await stage.wait() == "exit code 3"
     assert not stage.is_alive
 
@@ -219,7 +219,7 @@ async def test_its_descendants_end_with_it(caplog: pytest.LogCaptureFixture) -> 
     await stage.stop(0)
 
 
-async def test_a_killed_stage_leaves_no_semaphore(tmp_path: Path) -> None:
+async def test_a_killed_stage_leaves_no_semaphore(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's resource tracker outlives the kill for as long as it takes to clean up."""
     script = (
         "import multiprocessing, time\n"
@@ -227,9 +227,9 @@ async def test_a_killed_stage_leaves_no_semaphore(tmp_path: Path) -> None:
         "print(lock._semlock.name, flush=True); time.sleep(60)"
     )
     names: list[str] = []
+    monkeypatch.setattr(StageLog, "_write", lambda _, line: names.append(line.decode()))
     stage = process(script)
     await stage.start()
-    stage._log._write = lambda line: names.append(line.decode())  # type: ignore[method-assign]
     await until(lambda: any(names))
     path = Path("/dev/shm") / f"sem.{names[0].strip().removeprefix('/')}"
     assert path.exists()

@@ -1,7 +1,6 @@
 """Several requests as one answer: in order, begun in time, ended together."""
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -119,10 +118,11 @@ async def test_closing_it_cancels_every_piece_that_has_begun(running: Running) -
 async def test_closing_it_before_a_piece_has_said_anything_cancels_it(running: Running) -> None:
     runtime, stages = running
     with runtime.flights.admit(OUTPUTS) as ticket:
-        answer = spoken(ticket, pieces("hang", "words"))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.1), aclosing(answer):
-                await anext(answer)
+        async with aclosing(spoken(ticket, pieces("hang", "words"))) as answer:
+            asking = asyncio.ensure_future(anext(answer))
+            await eventually(lambda: begun(stages) == ["hang"])
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
     await settled(stages)
     assert begun(stages) == ["hang"]
 
