@@ -14,6 +14,7 @@ from omnistage.stages.worker.process.compiles import (
     CompileCounter,
     begin_counting,
     own_counter,
+    read_compiles,
 )
 
 SHORT_S = 0.01
@@ -26,16 +27,26 @@ class Engine:
         self.counter = counter
         self.free = asyncio.Event()
         self.free.set()
+        self.is_asked = False
+        self.num_looks = 0
         self.signs: list[Alive | Compiling] = []
 
     async def ask(self) -> None:
+        self.is_asked = True
         await self.free.wait()
+        self.is_asked = False
 
     async def silence(self) -> None:
         """Let it be busy until it is asked and nothing more comes of it."""
         self.free.clear()
-        await asyncio.sleep(5 * SHORT_S)
+        await until(lambda: self.is_asked)
+        await self.looks(1)
         self.signs.clear()
+
+    async def looks(self, count: int) -> None:
+        """Return once it has been looked for compilations so often."""
+        before = self.num_looks
+        await until(lambda: self.num_looks >= before + count)
 
 
 @pytest.fixture
@@ -46,6 +57,12 @@ async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     counter = own_counter()
     assert counter is not None
     engine = Engine(counter)
+
+    def look() -> object:
+        engine.num_looks += 1
+        return read_compiles()
+
+    monkeypatch.setattr(signs, "read_compiles", look)
     sending = asyncio.create_task(signs.send_signs(engine.ask, engine.signs.append))
     await until(lambda: len(engine.signs) >= 2)
     assert set(map(type, engine.signs)) == {Alive}
@@ -56,7 +73,7 @@ async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 async def test_an_engine_that_does_not_answer_shows_no_life(engine: Engine) -> None:
     await engine.silence()
-    await asyncio.sleep(20 * SHORT_S)
+    await engine.looks(20)
     assert engine.signs == []
 
 
@@ -66,9 +83,9 @@ async def test_an_engine_that_compiles_says_so_until_it_answers(engine: Engine) 
     await until(lambda: len(engine.signs) > 3)
     assert set(map(type, engine.signs)) == {Compiling}
     engine.counter.end()
-    await asyncio.sleep(5 * SHORT_S)
+    await engine.looks(2)
     engine.signs.clear()
-    await asyncio.sleep(10 * SHORT_S)
+    await engine.looks(10)
     assert engine.signs == []  # it has compiled, and hangs
     engine.free.set()
     await until(lambda: bool(engine.signs))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.metrics_docs import documented, exposed, families_in
-from support.waiting import until, wait_until
+from support.waiting import pass_over, until, wait_until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
@@ -47,6 +47,7 @@ from omnistage.stages.worker.process.engine_processes import ENGINE_DIED
 from omnistage.stages.worker.process.stage_process import stage_environment
 from omnistage.stages.worker.stage_worker import StageWorker
 
+COMMAND_S = 60.0
 TESTS = Path(__file__).parents[2]
 RUN = """
 import sys
@@ -162,7 +163,7 @@ async def gateway(
     monkeypatch.setitem(KINDS, "vllm.text", kind)
     directory = run_directory / "worker"
     directory.mkdir(exist_ok=True)
-    parsed = StageGraph.model_validate({**graph, "deadlines": {"command_s": 0.5}})
+    parsed = StageGraph.model_validate({**graph, "deadlines": {"command_s": COMMAND_S}})
     gateway = Gateway(directory)
     worker = StageWorker(parsed, "one", directory)
     running = asyncio.create_task(worker.run())
@@ -400,6 +401,7 @@ async def test_a_busy_stage_is_alive_until_its_command_is_overdue(gateway: Gatew
     before = num_signs()
     await until(lambda: num_signs() > before + 5)
     assert not asking.done()
+    pass_over(asyncio.get_running_loop(), COMMAND_S)
     error = refusal(await asking)
     assert (error.status, error.code) == (504, "stage_timeout")
     after = num_signs()

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from support.waiting import until
+
 from omnistage.stages.messages.body import GivenText
 from omnistage.stages.worker.requests.coming_text import ComingText, ComingTexts
 
@@ -33,12 +35,19 @@ async def test_pieces_that_nobody_took_become_one_and_the_last_ends_the_text() -
 
 async def test_life_is_shown_while_nothing_comes() -> None:
     text = ComingText("one", is_whole=False)
-    reading = asyncio.create_task(read(text, wait_s=0.01))
-    await asyncio.sleep(0.1)
+    pieces: list[str] = []
+    shown: list[None] = []
+
+    async def take() -> None:
+        async for piece in text.pieces(0.01, lambda: shown.append(None)):
+            pieces.append(piece)
+
+    reading = asyncio.create_task(take())
+    await until(lambda: len(shown) >= 3)  # twice beside that of the piece
+    assert pieces == ["one"]
     text.add("two", True)
-    pieces, num_shown = await reading
+    await reading
     assert pieces == ["one", "two"]
-    assert num_shown >= 4  # twice beside those of the pieces
 
 
 async def test_life_is_shown_behind_each_piece_however_soon_the_next_one_comes() -> None:

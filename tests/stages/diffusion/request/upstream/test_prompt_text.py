@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.waiting import pass_over
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
@@ -14,6 +15,7 @@ from omnistage.stages.messages.edge import EDGE, ReleasedWords
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import StagePorts
 
+LIMIT_S = 60.0
 ADDRESSES = ("thinker.dit.feed", "dit.gateway")
 
 
@@ -28,7 +30,7 @@ class Writer:
         self._receiver = connector.receiver(ADDRESSES[0], EDGE)
         self._outputs = connector.sender(ADDRESSES[1])
         ports = StagePorts("dit", "a", {}, {}, self._outputs, source="thinker")
-        ports.deadlines = Deadlines(first_chunk_s=0.2, next_chunk_s=0.2)
+        ports.deadlines = Deadlines(first_chunk_s=LIMIT_S, next_chunk_s=LIMIT_S)
         self.texts = PromptTexts(ports)
 
     def write(self, request_id: str, *pieces: str, last: bool = True) -> None:
@@ -70,6 +72,7 @@ async def test_what_does_not_come_in_time_names_the_edge(writer: Writer) -> None
     waiting = asyncio.create_task(writer.texts.whole("a"))
     await asyncio.sleep(0)
     writer.write("a", "a ", last=False)
+    pass_over(asyncio.get_running_loop(), LIMIT_S)
     with pytest.raises(RequestError, match="Edge thinker -> dit: ") as caught:
         await waiting
     assert caught.value.status == 504
@@ -78,7 +81,8 @@ async def test_what_does_not_come_in_time_names_the_edge(writer: Writer) -> None
 async def test_a_writer_that_waits_for_its_client_is_not_overdue(writer: Writer) -> None:
     waiting = asyncio.create_task(writer.texts.whole("a"))
     for _ in range(5):
-        await asyncio.sleep(0.1)
+        pass_over(asyncio.get_running_loop(), LIMIT_S / 2)
+        await asyncio.sleep(0.01)  # a timer that is due ends before
         writer.texts.wait_on("a")
     writer.write("a", "a hat")
     assert await waiting == "a hat"
