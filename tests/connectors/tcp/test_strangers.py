@@ -134,7 +134,7 @@ def test_strangers_do_not_take_the_place_of_a_peer_that_is_dialled(tmp_path: Pat
         peer = stack.enter_context(slow.accept()[0])
         port = nodes.one.link.port
         strangers = [
-            stack.enter_context(socket.create_connection((LOOPBACK, port), 10))
+            stack.enter_context(socket.create_connection((LOOPBACK, port), 60))
             for _ in range(MAX_STRANGERS + 2)
         ]
         all_that_comes(strangers[1])  # the first two have made way
