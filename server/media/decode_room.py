@@ -51,7 +51,7 @@ class DecodeRoom:
         num_bytes: int,
         work: Callable[[], T],
         until: ExitStack | None = None,
-        num_kept: int = 0,
+        num_kept: Callable[[T], int] = lambda _: 0,
     ) -> T:
         """The result of `work`, done in a thread once there is room for it.
 
@@ -59,17 +59,22 @@ class DecodeRoom:
         it, for the result, until the stack ends.
         """
         num_bytes = await self._reserve(num_bytes)
-        num_kept = 0 if until is None else min(num_kept, num_bytes)
         loop = asyncio.get_running_loop()
         working = self._threads.submit(work)
 
-        def give_in_loop(num_given: int, _: "Future[T]") -> None:
-            with suppress(RuntimeError):  # the loop has ended before the work
-                loop.call_soon_threadsafe(self._give, num_given)
+        def kept(done: "Future[T]") -> int:
+            has_result = not done.cancelled() and done.exception() is None
+            return (
+                min(num_kept(done.result()), num_bytes) if until is not None and has_result else 0
+            )
 
-        working.add_done_callback(partial(give_in_loop, num_bytes - num_kept))
+        def give_in_loop(num_given: Callable[["Future[T]"], int], done: "Future[T]") -> None:
+            with suppress(RuntimeError):  # the loop has ended before the work
+                loop.call_soon_threadsafe(self._give, num_given(done))
+
+        working.add_done_callback(partial(give_in_loop, lambda done: num_bytes - kept(done)))
         if until is not None:
-            until.callback(working.add_done_callback, partial(give_in_loop, num_kept))
+            until.callback(working.add_done_callback, partial(give_in_loop, kept))
         return await asyncio.wrap_future(working)
 
     @asynccontextmanager

@@ -30,7 +30,7 @@ MAX_FRAMES = 1024  # of a video
 MAX_PIXELS = 1 << 28  # of the frames of all videos of a request
 MAX_AUDIO_S, MAX_RATE_HZ = 600, 192_000
 MAX_CHANNELS = 2  # of audio; more are mixed
-MAX_SAMPLES = 1 << 26  # of audio, in all channels
+MAX_SAMPLES = 1 << 26  # of all audio of a request, in all channels
 NUM_COLOURS, SAMPLE_BYTES = 3, 4
 
 Kind = Literal["image", "mask", "video", "audio"]
@@ -112,15 +112,19 @@ async def read_given(files: Sequence[GivenFile], room: DecodeRoom, until: ExitSt
     if not files:
         return GivenMedia(())
     num_file_bytes = BASE_BYTES + sum(len(one.file.data) for one in files)
-    num_bytes, num_kept = await room.run(num_file_bytes, lambda: _num_bytes(files))
+    num_bytes = await room.run(num_file_bytes, lambda: _num_bytes(files))
     work = lambda: _read(files)  # noqa: E731
-    arrays = await room.run(num_file_bytes + num_bytes, work, until, num_kept)
+    arrays = await room.run(num_file_bytes + num_bytes, work, until, _num_kept)
     return GivenMedia(arrays)
 
 
-def _num_bytes(files: Sequence[GivenFile]) -> tuple[int, int]:
-    """Return how much memory reading takes at most, and how much of it the result."""
-    num_bytes, num_kept = image_bytes(_files_of(files, "image", "mask"))
+def _num_kept(arrays: Sequence[GivenArray]) -> int:
+    return sum(one.array.nbytes for one in arrays)
+
+
+def _num_bytes(files: Sequence[GivenFile]) -> int:
+    """Return how much memory reading takes at most."""
+    num_bytes, _ = image_bytes(_files_of(files, "image", "mask"))
     num_pixels = 0
     for file in _files_of(files, "video"):
         scan = scan_of(file.data, file.param)
@@ -131,23 +135,23 @@ def _num_bytes(files: Sequence[GivenFile]) -> tuple[int, int]:
             allowed = f"at most {MAX_FRAMES} frames, and {MAX_PIXELS} pixels in all"
             raise invalid(file.param, f"has {size}; {allowed}")
         num_bytes += 2 * NUM_COLOURS * scan.num_frames * frame + BYTES_PER_FRAME_PIXEL * frame
-        num_kept += NUM_COLOURS * scan.num_frames * frame
-    num_audio = SAMPLE_BYTES * MAX_SAMPLES * len(_files_of(files, "audio"))
-    return num_bytes + 2 * num_audio, num_kept + num_audio
+    has_audio = any(one.kind == "audio" for one in files)
+    return num_bytes + 2 * SAMPLE_BYTES * MAX_SAMPLES * has_audio
 
 
 def _read(files: Sequence[GivenFile]) -> list[GivenArray]:
     """Decode all, the masks last: each has the size of what it is for."""
     images = iter(read_images(_files_of(files, "image")).images)
-    read = {
-        index: GivenArray(one.field, one.kind, next(images))
-        if one.kind == "image"
-        else _video(one)
-        if one.kind == "video"
-        else _audio(one)
-        for index, one in enumerate(files)
-        if one.kind != "mask"
-    }
+    read: dict[int, GivenArray] = {}
+    num_left = MAX_SAMPLES
+    for index, one in enumerate(files):
+        if one.kind == "image":
+            read[index] = GivenArray(one.field, one.kind, next(images))
+        elif one.kind == "video":
+            read[index] = _video(one)
+        elif one.kind == "audio":
+            read[index] = _audio(one, num_left)
+            num_left -= read[index].array.size
     for index, one in enumerate(files):
         if one.kind == "mask":
             read[index] = _mask(one, list(read.values()))
@@ -170,7 +174,7 @@ def _video(one: GivenFile) -> GivenArray:
     return GivenArray(one.field, one.kind, frames, film.scan.rate)
 
 
-def _audio(one: GivenFile) -> GivenArray:
+def _audio(one: GivenFile, max_samples: int) -> GivenArray:
     """Decode a file's first audio at its own rate: one channel or two."""
     data, place = one.file.data, one.file.param
     check_blocks(data, place)
@@ -187,8 +191,10 @@ def _audio(one: GivenFile) -> GivenArray:
                 frame.pts = None  # a gap in a file's times is no sound
                 blocks += [part.to_ndarray() for part in resampler.resample(frame)]
                 num_samples += frame.samples
-                if num_samples > min(MAX_SAMPLES // MAX_CHANNELS, MAX_AUDIO_S * rate):
-                    raise too_long(place, f"{MAX_AUDIO_S} s, or {MAX_SAMPLES} samples in all")
+                if num_samples > min(max_samples // MAX_CHANNELS, MAX_AUDIO_S * rate):
+                    raise too_long(
+                        place, f"{MAX_AUDIO_S} s, or {MAX_SAMPLES} samples with all audio"
+                    )
         if resampler is not None:
             blocks += [part.to_ndarray() for part in resampler.resample(None)]
     samples = np.concatenate(blocks, axis=1) if blocks else np.zeros((1, 0), np.float32)

@@ -31,7 +31,8 @@ async def load_images(
     num_bytes, num_kept = await room.run(BASE_BYTES, lambda: image_bytes(files))
     masked = None if mask is None else files.pop()
     first, others = files[: len(images)], files[len(images) :]
-    return await room.run(num_bytes, lambda: read_images(first, masked, others), until, num_kept)
+    work = lambda: read_images(first, masked, others)  # noqa: E731
+    return await room.run(num_bytes, work, until, lambda _: num_kept)
 
 
 def _file(source: Source) -> File:

@@ -91,7 +91,7 @@ class MediaLoader:
 
     async def keep(self, num_bytes: int, until: ExitStack) -> None:
         """Count what was read of a medium among what may be taken, until the stack ends."""
-        await self.room.run(num_bytes, lambda: None, until, num_bytes)
+        await self.room.run(num_bytes, lambda: None, until, lambda _: num_bytes)
 
     async def _load(self, medium: Medium, fetched: Budget, rewritten: Budget) -> MediaFile | None:
         """Fetch it if it is elsewhere; put an image in its place, as stages read it."""

@@ -5,6 +5,7 @@ import io
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from references.dreamid_omni_scenes import (
 )
 from support.chaos import ready_again
 from support.dreamid_omni import RecordedScenes, extra_of
+from support.leaving import MADE_STEPS, all_leave
 from support.prompts import data_url
 from support.server import TinyServer, running_server
 from support.shared_forwards import pid_of
@@ -46,6 +48,7 @@ SMALL: dict[str, Any] = {
     "input_reference": FACE,
     "audio_reference": VOICE,
 }
+ENDLESS = {**SMALL, "size": "64x64", "num_frames": 25, "num_inference_steps": 1000}  # minutes
 
 
 @pytest.fixture(scope="module")
@@ -148,29 +151,28 @@ async def test_what_cannot_be_made_is_refused_by_name(
     assert answer.json()["error"]["param"] == param
 
 
-async def test_clients_that_hang_up_at_any_moment_leave_nothing(
-    server: TinyServer, recorded: RecordedScenes
-) -> None:
-    async def hang_up(number: int) -> None:
-        asking = asyncio.create_task(make(server, ["one", "two", "longer"][number % 3]))
-        await asyncio.sleep(number / 8)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+async def make_without_end(server: TinyServer, seed: int) -> httpx.Response:
+    return await post(server, **ENDLESS, seed=seed)
 
-    await asyncio.gather(*(hang_up(number) for number in range(12)))
+
+@pytest.mark.parametrize("counter", ["", MADE_STEPS], ids=["its encoders", "its steps"])
+async def test_clients_that_hang_up_leave_nothing(
+    counter: str, server: TinyServer, recorded: RecordedScenes
+) -> None:
+    await all_leave(server, partial(make_without_end, server), "dit", counter=counter)
     check(await make(server, "longer"), "longer", recorded)
-    await until(lambda: server.health()["dit"]["running"] == 0)
 
 
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     server: TinyServer, recorded: RecordedScenes
 ) -> None:
     await ready_again(server)
-    endless = {**SMALL, "num_inference_steps": 1000}
-    running = [asyncio.ensure_future(post(server, **endless, seed=seed)) for seed in range(2)]
-    while server.health()["dit"]["running"] < len(running):
-        assert not any(task.done() for task in running)
-        await asyncio.sleep(0.05)
+    running = [asyncio.ensure_future(make_without_end(server, seed)) for seed in range(2)]
+    await until(
+        lambda: any(task.done() for task in running)
+        or server.health()["dit"]["running"] == len(running)
+    )
+    assert not any(task.done() for task in running)
     os.kill(pid_of(server, "dit", "worker"), signal.SIGKILL)
     for answer in await asyncio.gather(*running):
         assert answer.status_code == 503

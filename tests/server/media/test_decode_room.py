@@ -96,17 +96,18 @@ async def test_work_that_nobody_waits_for_keeps_its_room_until_it_ends(room: Dec
     await until(lambda: room.num_taken == 0)
 
 
-def fails() -> None:
+def fails() -> int:
     raise ValueError("no")
 
 
-@pytest.mark.parametrize("work", [lambda: None, fails])
+@pytest.mark.parametrize(("work", "num_kept"), [(lambda: 20, 20), (lambda: 90, 60), (fails, 0)])
 async def test_a_result_keeps_its_part_until_the_request_ends(
-    work: Callable[[], None], room: DecodeRoom
+    work: Callable[[], int], num_kept: int, room: DecodeRoom
 ) -> None:
     with ExitStack() as request:
-        await asyncio.gather(room.run(60, work, request, 20), return_exceptions=True)
-        await until(lambda: room.num_taken == 20)
+        running = room.run(60, work, request, lambda result: result)
+        await asyncio.gather(running, return_exceptions=True)
+        await until(lambda: room.num_taken == num_kept)
     await until(lambda: room.num_taken == 0)
 
 

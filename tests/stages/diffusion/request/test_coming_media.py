@@ -4,14 +4,24 @@ import asyncio
 from contextlib import ExitStack
 
 import numpy as np
+import pytest
 from support.pictures import png
 from support.prompts import video_bytes
 from support.sounds import tone, wav_of
+from support.waiting import PATIENCE_S, until
 
 from omnistage.connectors.chunk import Tensor
+from omnistage.server.common.errors import ApiError
 from omnistage.server.common.memory import GivingBack
+from omnistage.server.media import given as given_module
 from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
-from omnistage.server.media.given import GivenFile, GivenMedia, read_given
+from omnistage.server.media.given import (
+    MAX_CHANNELS,
+    SAMPLE_BYTES,
+    GivenFile,
+    GivenMedia,
+    read_given,
+)
 from omnistage.server.media.images import File
 from omnistage.stages.diffusion.request.media import media_of
 from omnistage.stages.messages.body import Draw
@@ -28,12 +38,36 @@ async def read() -> GivenMedia:
         GivenFile("audio", "audio", File("audio", wav_of(tone(0.5)))),
     ]
     room = DecodeRoom(NUM_BYTES, GivingBack())
-    with ExitStack() as until:
-        given = await read_given(files, room, until)
-        assert room.num_taken > 200 * 128 * 128 * 3
-    await asyncio.sleep(0.05)
-    assert room.num_taken == 0
+    with ExitStack() as request:
+        given = await read_given(files, room, request)
+        num_bytes = 200 * 128 * 128 * 3 + 8 * 8 * 3 + 12_000 * SAMPLE_BYTES
+        await until(lambda: room.num_taken == num_bytes)
+    await until(lambda: room.num_taken == 0)
     return given
+
+
+async def test_many_requests_with_short_audio_have_room_at_once() -> None:
+    """Room for the longest audio is taken while it is read, by one request after the other."""
+    files = [
+        GivenFile("audio", "audio", File(f"audio {number}", wav_of(tone(0.5))))
+        for number in range(2)
+    ]
+    room = DecodeRoom(NUM_BYTES, GivingBack())
+    with ExitStack() as request:
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*(read_given(files, room, request) for _ in range(8)))
+        await until(lambda: room.num_taken == 8 * 2 * 12_000 * SAMPLE_BYTES)
+
+
+async def test_audio_of_a_request_is_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(given_module, "MAX_SAMPLES", 2 * MAX_CHANNELS * 12_000 - 1)
+    files = [
+        GivenFile("audio", "audio", File(name, wav_of(tone(0.5)))) for name in ("one", "two", "six")
+    ]
+    room = DecodeRoom(NUM_BYTES, GivingBack())
+    with ExitStack() as request, pytest.raises(ApiError, match="with all audio") as caught:
+        await read_given(files, room, request)
+    assert caught.value.param == "six"
 
 
 async def test_a_pipeline_gets_them_whole_by_their_fields() -> None:
