@@ -296,4 +296,4 @@ async def test_a_stage_may_be_killed_while_the_model_thinks(
     killed: Process, server: TinyServer, bare: BagelPipeline
 ) -> None:
     send = partial(think, server)
-    await check_a_killed_stage(server, *killed, bare, send=send, within="llm", stopped=LLM)
+    await check_a_killed_stage(server, *killed, bare, send=send, within="llm", still=LLM)

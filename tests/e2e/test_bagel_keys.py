@@ -17,6 +17,7 @@ from support.chaos import ready_again
 from support.image_requests import ask, expected, is_same, pictures_of
 from support.server import TinyServer, check_that_nothing_is_held, running_server
 from support.shared_forwards import pid_of
+from support.stopping import stopped
 from support.waiting import until
 
 from omnistage.stage_configs.pick import GRAPHS
@@ -48,17 +49,6 @@ def server(tiny_bagel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="module")
 def bare(tiny_bagel: Path) -> BagelPipeline:
     return BagelPipeline.from_pretrained(tiny_bagel)
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """Have a process do nothing meanwhile."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
 
 
 def held(server: TinyServer, stage: str, what: str) -> int:

@@ -163,14 +163,17 @@ async def test_clients_that_hang_up_leave_nothing(
     check(await make(server, "longer"), "longer", recorded)
 
 
+@pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     server: TinyServer, recorded: RecordedScenes
 ) -> None:
     await ready_again(server)
     running = [asyncio.ensure_future(make_without_end(server, seed)) for seed in range(2)]
     await until(
-        lambda: any(task.done() for task in running)
-        or server.health()["dit"]["running"] == len(running)
+        lambda: (
+            any(task.done() for task in running)
+            or server.health()["dit"]["running"] == len(running)
+        )
     )
     assert not any(task.done() for task in running)
     os.kill(pid_of(server, "dit", "worker"), signal.SIGKILL)

@@ -2,8 +2,6 @@
 
 import asyncio
 import base64
-import os
-import signal
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +22,7 @@ from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
 from support.shared_forwards import denoised_at_once, pid_of
+from support.stopping import stopped
 
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.glm_image.sources import fitting
@@ -169,12 +168,8 @@ async def test_what_cannot_be_made_is_refused(
 async def test_a_field_that_the_pipeline_does_not_take_is_refused_before_ids_are_made(
     server: TinyServer,
 ) -> None:
-    engine = pid_of(server, "prior", "engine")
-    os.kill(engine, signal.SIGSTOP)  # it makes nothing
-    try:
+    with stopped(pid_of(server, "prior", "engine")):
         answer = await asyncio.wait_for(ask(server, "a cat", 1, negative_prompt="rain"), 60)
-    finally:
-        os.kill(engine, signal.SIGCONT)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "negative_prompt")
 
 

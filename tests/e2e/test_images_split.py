@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from support.image_requests import ask, expected, is_same, picture_server, pictures_of
-from support.killed_image_stage import ENDLESS, check_a_killed_stage
+from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
+from support.leaving import MADE_STEPS, all_leave
 from support.server import TinyServer
 
 pytestmark = pytest.mark.engine
@@ -65,17 +67,18 @@ def counted(more: dict[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in more.items()}
 
 
-async def hang_up_after(server: TinyServer, delay_s: float) -> None:
-    asking = asyncio.create_task(ask(server, LONG, 1, **ENDLESS))
-    await asyncio.sleep(delay_s)
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-
-
-async def test_clients_that_hang_up_at_any_moment_leave_nothing(
-    server: TinyServer, bare: Any
+@pytest.mark.parametrize(
+    ("within", "still", "counter"),
+    [("text_encoder", ("text_encoder", "engine"), ""), ("dit", None, MADE_STEPS)],
+    ids=["its prompt", "its steps"],
+)
+async def test_clients_that_hang_up_leave_nothing(
+    within: str, still: Process | None, counter: str, server: TinyServer, bare: Any
 ) -> None:
-    await asyncio.gather(*(hang_up_after(server, number / 100) for number in range(20)))
+    async def drawn_without_end(seed: int) -> httpx.Response:
+        return await ask(server, LONG, seed, **ENDLESS)
+
+    await all_leave(server, drawn_without_end, within, still, counter)
     (picture,) = pictures_of(await ask(server, "a cat", 1))
     assert is_same(picture, expected(bare, "a cat", 1)[0])
     for name, stage in server.health().items():

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from references.mammothmoda2_drawings import DRAWINGS, STEPS, Drawing
-from support.chaos import ready_again, victims
+from support.chaos import ready_again
 from support.image_requests import ask, is_same, pictures_of
 from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
 from support.leaving import MADE_IDS, MADE_STEPS, all_leave, made_of_ids_without_end
@@ -19,7 +19,8 @@ from support.mammothmoda2 import Recorded, recorded
 from support.pictures import png
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
-from support.shared_forwards import denoised_at_once
+from support.shared_forwards import denoised_at_once, pid_of
+from support.stopping import stopped
 from support.waiting import until
 
 pytestmark = pytest.mark.engine
@@ -146,11 +147,11 @@ async def test_a_language_model_killed_while_it_makes_ids_is_its_requests_error(
     server: TinyServer, published: Recorded
 ) -> None:
     await ready_again(server)
-    engine = next(v for v in victims(server) if (v.stage, v.role) == ("image_ids", "engine"))
-    os.kill(engine.pid, signal.SIGSTOP)  # no id is made before it dies
-    asking = asyncio.create_task(ask(server, "a cat", 1))
-    await until(lambda: server.health()["image_ids"]["running"] == 1)
-    os.kill(engine.pid, signal.SIGKILL)
+    engine = pid_of(server, "image_ids", "engine")
+    with stopped(engine):  # no id is made before it dies
+        asking = asyncio.create_task(ask(server, "a cat", 1))
+        await until(lambda: server.health()["image_ids"]["running"] == 1)
+        os.kill(engine, signal.SIGKILL)
     answer = await asking
     assert answer.status_code == 503
     assert "image_ids" in answer.json()["error"]["message"]

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import numpy.typing as npt
 import pytest
 import yaml
 from openai import AsyncOpenAI
-from support.chaos import ready_again, victims
+from support.chaos import ready_again
 from support.image_requests import STEPS, expected, is_same
 from support.pictures import pixels_of
 from support.prompts import QUESTIONS
 from support.reference import Reference
 from support.server import Reply, TinyServer, assert_same_sound, running_server
+from support.shared_forwards import pid_of
+from support.stopping import stopped
 from support.warm_up import warm_up
 
 from omnistage.stage_configs.pick import GRAPHS
@@ -161,14 +164,17 @@ async def test_text_alone_runs_neither_talker_nor_image_stage(mixed: TinyServer)
 async def test_words_and_sound_stream_while_the_image_is_made_and_its_end_comes_last(
     mixed: TinyServer,
 ) -> None:
-    more = {"modalities": ALL, "size": "64x64", "num_inference_steps": 40}
     kinds = []
-    async for event in mixed.events(QUESTIONS[0].messages, **more):
-        for choice in event["choices"]:
-            audio = choice["delta"].get("audio") or {}
-            kinds += [name for name in ("transcript", "data") if audio.get(name)]
-            kinds += ["image"] * len(choice["delta"].get("images") or ())
-            kinds += ["end"] if choice["finish_reason"] else []
+    with ExitStack() as until_data:
+        until_data.enter_context(stopped(pid_of(mixed, "dit", "worker")))
+        async for event in mixed.events(QUESTIONS[0].messages, modalities=ALL, **IMAGE):
+            for choice in event["choices"]:
+                audio = choice["delta"].get("audio") or {}
+                kinds += [name for name in ("transcript", "data") if audio.get(name)]
+                kinds += ["image"] * len(choice["delta"].get("images") or ())
+                kinds += ["end"] if choice["finish_reason"] else []
+            if "data" in kinds:
+                until_data.close()
     assert kinds.count("image") == kinds.count("end") == 1
     assert kinds[-1] == "end"
     assert kinds.index("transcript") < kinds.index("data") < kinds.index("image")
@@ -252,8 +258,7 @@ async def test_a_killed_image_stage_fails_its_requests_and_no_others(mixed: Tiny
         await asyncio.sleep(0.02)
     more: dict[str, Any] = {"stage_params": {"talker": {"temperature": 0, "max_tokens": 200}}}
     spoken = asyncio.create_task(mixed.ask(QUESTIONS[0].messages, **more))
-    victim = next(v for v in victims(mixed) if (v.stage, v.role) == ("dit", "worker"))
-    os.kill(victim.pid, signal.SIGKILL)
+    os.kill(pid_of(mixed, "dit", "worker"), signal.SIGKILL)
     for task in drawn:
         with pytest.raises(AssertionError, match="stage_unavailable"):
             await task

@@ -318,7 +318,7 @@ async def test_a_killed_stage_is_its_requests_error_and_starts_again(
 async def test_a_stage_may_be_killed_while_texts_are_encoded(
     killed: Process, server: TinyServer, bare: Any
 ) -> None:
-    await check_a_killed_stage(server, *killed, bare, stopped=MLLM)
+    await check_a_killed_stage(server, *killed, bare, still=MLLM)
 
 
 @pytest.mark.repeat

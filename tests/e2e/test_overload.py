@@ -13,6 +13,8 @@ import msgspec
 import pytest
 from support.prompts import image_part, picture, question, text
 from support.server import MAX_QUEUE, TinyServer
+from support.shared_forwards import pid_of
+from support.stopping import stopped
 from support.waiting import until
 
 pytestmark = pytest.mark.engine
@@ -61,8 +63,10 @@ async def test_every_client_gets_a_full_answer_or_a_time_to_come_back(server: Ti
         httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client,
         asyncio.TaskGroup() as group,
     ):
-        for _ in range(CLIENTS):
-            group.create_task(ask(client))
+        with stopped(pid_of(server, "thinker", "engine")):  # no place becomes free
+            for _ in range(CLIENTS):
+                group.create_task(ask(client))
+            await until(lambda: statuses[503])
     logger.info("%s in %.1f s", dict(statuses), time.monotonic() - started)
     logger.info("gateway: %d MiB, at most %d MiB", before // MIB, peak // MIB)
     assert statuses.total() == CLIENTS

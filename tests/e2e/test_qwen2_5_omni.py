@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 import yaml
 from openai import OpenAI
+from support.chaos import victims
 from support.openai_answers import strict_client
 from support.prompts import (
     QUESTIONS,
@@ -31,6 +32,8 @@ from support.prompts import (
 )
 from support.qwen2_5_omni_reference import Answer, Qwen2_5Reference
 from support.server import Reply, TinyServer, assert_same_sound, running_server
+from support.shared_forwards import pid_of
+from support.stopping import in_slices
 from support.warm_up import warm_up
 
 from omnistage.server.tasks.speech.requests import seed_of_piece
@@ -176,9 +179,12 @@ async def test_both_read_a_long_prompt_at_once_and_no_stage_waits_for_the_end_of
     answer = qwen2_5_reference.answer(asked, MAX_TOKENS, MAX_CODES)
     reply = await server.ask(asked.messages, **options(return_timeline=True))
     assert_equal(reply, answer)
+    processes = victims(server)
+    others = [server.process.pid, *(one.pid for one in processes if one.stage != "thinker")]
     at_ms = dict[str, float]()
     for number in range(NUM_TRIES):
-        at_ms = await timeline_of_a_long_answer(server, asked, salt=f"read anew {number}")
+        with in_slices(pid_of(server, "thinker", "engine"), others):
+            at_ms = await timeline_of_a_long_answer(server, asked, salt=f"read anew {number}")
         if is_at_once(at_ms):
             return
     pytest.fail(f"a stage waited for the end of another: {at_ms}")

@@ -21,6 +21,8 @@ from support.metrics_docs import documented, exposed, families_in
 from support.prompts import QUESTIONS
 from support.reference import Reference
 from support.server import TinyServer, running_server
+from support.shared_forwards import pid_of
+from support.stopping import stopped
 from support.waiting import until
 from support.warm_up import warm_up
 
@@ -76,9 +78,11 @@ async def test_answers_at_once_beside_one_that_is_cancelled_equal_transformers(
 ) -> None:
     before = drafted(server)
     endless = server.events(ASKED[0].messages, max_completion_tokens=600, ignore_eos=True)
-    await anext(endless)
-    asking = asyncio.gather(*(server.stream(one.messages, **SPOKEN) for one in ASKED))
-    await asyncio.sleep(0.3)
+    with stopped(pid_of(server, "thinker", "engine")):
+        first = asyncio.ensure_future(anext(endless))
+        asking = asyncio.gather(*(server.stream(one.messages, **SPOKEN) for one in ASKED))
+        await until(lambda: server.health()["thinker"]["running"] == 1 + len(ASKED))
+    await first
     await endless.aclose()  # hangs up
     for question, reply in zip(ASKED, await asking, strict=True):
         answer = reference.answer(question, MAX_TOKENS, MAX_FRAMES)

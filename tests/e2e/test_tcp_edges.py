@@ -12,9 +12,12 @@ import numpy as np
 import psutil
 import pytest
 import yaml
+from support.chaos import command_of
 from support.prompts import QUESTIONS
 from support.reference import Reference
 from support.server import STOP_S, TinyServer, running_server
+from support.shared_forwards import pid_of
+from support.stopping import stopped
 from support.waiting import wait_until
 from support.warm_up import warm_up
 
@@ -23,6 +26,7 @@ from omnistage.stage_configs.pick import GRAPHS
 pytestmark = pytest.mark.engine
 
 MAX_TOKENS, MAX_FRAMES = 16, 40
+LINK = "omnistage.connectors.tcp.link"
 LONG: dict[str, Any] = {
     "stream": True,
     "max_completion_tokens": 300,
@@ -56,7 +60,7 @@ def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 def links(server: TinyServer) -> list[psutil.Process]:
     """The near and the far one, which is started after it."""
     children = psutil.Process(server.process.pid).children()
-    return [child for child in children if "omnistage.connectors.tcp.link" in child.cmdline()]
+    return [child for child in children if LINK in command_of(child.pid)]
 
 
 async def test_answers_equal_the_reference_one_by_one_and_together(
@@ -103,12 +107,14 @@ async def test_a_link_that_ends_fails_what_crosses_it_and_nothing_else(
     async with httpx.AsyncClient(timeout=60) as client:
         url = f"{server.url}/v1/chat/completions"
         beside = asyncio.create_task(client.post(url, json=server.body(asked.messages, **TEXT)))
-        async with client.stream("POST", url, json=server.body(asked.messages, **LONG)) as spoken:
-            lines = (line async for line in spoken.aiter_lines() if line.startswith("data: {"))
-            await anext(lines)
-            victim = links(server)[number]
-            victim.send_signal(blow)
-            last = [line async for line in lines][-1]
+        asking = client.stream("POST", url, json=server.body(asked.messages, **LONG))
+        with stopped(pid_of(server, "talker", "engine")):  # no answer with speech ends
+            async with asking as spoken:
+                lines = (line async for line in spoken.aiter_lines() if line.startswith("data: {"))
+                await anext(lines)
+                victim = links(server)[number]
+                victim.send_signal(blow)
+                last = [line async for line in lines][-1]
         error = json.loads(last.removeprefix("data: "))["error"]
         assert error["code"] == "edge_lost"
         answered = await beside

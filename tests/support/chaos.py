@@ -122,8 +122,13 @@ def is_there(pid: int) -> bool:
 def open_files(server: TinyServer) -> dict[str, int]:
     """Open descriptors of every process of the server."""
     pids = {"server": server.process.pid}
-    pids |= {str(v): v.pid for v in victims(server) if v.role in ("worker", "engine")}
-    return {name: len(list(Path(f"/proc/{pid}/fd").iterdir())) for name, pid in pids.items()}
+    lasting = [one for one in victims(server) if one.role in ("worker", "engine")]
+    pids |= {f"{one} {one.pid}": one.pid for one in lasting}
+    found = {}
+    for name, pid in pids.items():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            found[name] = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return found
 
 
 def open_targets(server: TinyServer) -> dict[str, list[str]]:

@@ -12,6 +12,7 @@ from support.chaos import ready_again
 from support.image_requests import ask, expected, is_same, pictures_of
 from support.server import TinyServer
 from support.shared_forwards import pid_of
+from support.stopping import stopped
 
 ENDLESS = {"n": 4, "size": "256x256", "num_inference_steps": 1000}  # it takes minutes
 Send = Callable[[int], Awaitable[httpx.Response]]
@@ -26,14 +27,14 @@ async def check_a_killed_stage(
     *,
     send: Send | None = None,
     within: str = "dit",
-    stopped: Process | None = None,
+    still: Process | None = None,
     also: Callable[[], bool] = lambda: True,
 ) -> None:
     """Kill a process of a stage: its requests fail by its name, and it starts again.
 
     `bare`: the pipeline that a request afterwards is compared with. `send`: a request by its seed,
     for images that never end without it. The kill comes once all requests are `within` a stage, and
-    what `also` must be true is; `stopped` makes nothing meanwhile.
+    what `also` must be true is; `still` makes nothing meanwhile.
     """
 
     async def draw(seed: int) -> httpx.Response:
@@ -42,10 +43,8 @@ async def check_a_killed_stage(
     await ready_again(server)
     before = server.health()
     with contextlib.ExitStack() as stack:
-        if stopped is not None:
-            pid = pid_of(server, *stopped)
-            os.kill(pid, signal.SIGSTOP)
-            stack.callback(_go_on, pid)
+        if still is not None:
+            stack.enter_context(stopped(pid_of(server, *still)))
         making = send or draw
         running = [asyncio.ensure_future(making(seed)) for seed in range(3)]
         while server.health()[within]["running"] < len(running) or not also():
@@ -64,8 +63,3 @@ async def check_a_killed_stage(
     assert is_same(picture, expected(bare, "a cat", 1)[0])
     for name, now in server.health().items():
         assert now["generation"] == before[name]["generation"] + (name == stage)
-
-
-def _go_on(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)

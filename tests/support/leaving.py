@@ -1,15 +1,15 @@
 """Clients of images that leave while a stage has their requests, which end in no other way."""
 
 import asyncio
-import os
+import contextlib
 import re
-import signal
 
 import httpx
 from support.image_requests import ask
 from support.killed_image_stage import Process, Send
 from support.server import VERIFY, TinyServer
 from support.shared_forwards import pid_of
+from support.stopping import stopped
 from support.waiting import until
 
 NUM_CLIENTS = 4
@@ -25,12 +25,12 @@ async def all_leave(
     server: TinyServer,
     send: Send,
     within: str,
-    stopped: Process | None = None,
+    still: Process | None = None,
     counter: str = "",
 ) -> None:
     """Send requests by their seeds, and leave once all are `within` a stage whose counter grew.
 
-    None may be answered before: they take minutes, or `stopped` is a process without which they
+    None may be answered before: they take minutes, or `still` is a process without which they
     are not, and which makes nothing meanwhile. Returns when no stage has a request.
     """
     before = counted(server, within, counter)
@@ -40,19 +40,13 @@ async def all_leave(
         has_grown = not counter or counted(server, within, counter) > before
         return bool(stage["running"] == NUM_CLIENTS and has_grown)
 
-    pid = None if stopped is None else pid_of(server, *stopped)
-    if pid is not None:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with contextlib.nullcontext() if still is None else stopped(pid_of(server, *still)):
         running = [asyncio.ensure_future(send(seed)) for seed in range(NUM_CLIENTS)]
         await until(lambda: any(task.done() for task in running) or are_there())
         for task in running:
             assert task.cancel(), task.result().text
         await asyncio.wait(running)
         assert all(task.cancelled() for task in running)
-    finally:
-        if pid is not None:
-            os.kill(pid, signal.SIGCONT)
     await until(lambda: not any(stage["running"] for stage in server.health().values()))
 
 

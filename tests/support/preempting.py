@@ -1,10 +1,9 @@
 """An engine in a process of a stage of this one: how often it preempts, and a stop of it."""
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
+
+from support.stopping import stopped
 
 
 def num_preempted(stage: Any) -> float:
@@ -20,12 +19,7 @@ def num_unfinished(stage: Any) -> int:
     return num
 
 
-@contextmanager
-def stopped_engine(stage: Any) -> Iterator[None]:
+def stopped_engine(stage: Any) -> AbstractContextManager[None]:
     """Its engine makes nothing meanwhile."""
     (engine,) = stage._engine.engine_core.resources.engine_manager.processes
-    os.kill(engine.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(engine.pid, signal.SIGCONT)
+    return stopped(engine.pid)

@@ -1,9 +1,7 @@
 """Requests to a denoiser behind another stage, whose images begin at the same time."""
 
 import asyncio
-import os
 import re
-import signal
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +10,7 @@ import httpx
 from support.chaos import victims
 from support.server import TinyServer
 from support.snapshots import reported_page
+from support.stopping import stopped
 from support.waiting import until
 
 
@@ -32,18 +31,14 @@ async def denoised_at_once(
     """Stop the stage `dit` until the stage `first` has made what it needs for all requests."""
     count, total = await asyncio.to_thread(forwards, server)
     wanted = server.health()[first]["requests_total"] + len(asked)
-    denoiser = pid_of(server, "dit", "worker")
 
     def are_made() -> bool:
         stage = server.health()[first]
         return bool(stage["requests_total"] == wanted and not stage["running"])
 
-    os.kill(denoiser, signal.SIGSTOP)
-    try:
+    with stopped(pid_of(server, "dit", "worker")):
         running = [asyncio.create_task(one) for one in asked]
         await until(are_made)
-    finally:
-        os.kill(denoiser, signal.SIGCONT)
     answers = await asyncio.gather(*running)
     now, requests = await asyncio.to_thread(forwards, server)
     return Denoised(answers, now - count, requests - total)

@@ -12,6 +12,7 @@ import torch
 from prometheus_client import REGISTRY
 from support.draft_model import write_draft_model
 from support.drafts import Drafted
+from support.preempting import num_unfinished, stopped_engine
 from support.prompts import QUESTIONS, Question
 from support.qwen2_5_omni_reference import Qwen2_5Reference
 from support.reference import Reference
@@ -85,12 +86,14 @@ async def answered(
     cancelled = f"{round_name}-cancelled"
     going = asyncio.create_task(thinker.stage.serve(Opened(cancelled, greedy(ASKED[0], LONG))))
     await until(lambda: len(thinker.token_ids(cancelled)) > 20, 60)
-    serving = asyncio.gather(
-        *(
-            thinker.stage.serve(opened_with_media(name, greedy(question)))
-            for name, question in asked.items()
+    with stopped_engine(thinker.stage):
+        serving = asyncio.gather(
+            *(
+                thinker.stage.serve(opened_with_media(name, greedy(question)))
+                for name, question in asked.items()
+            )
         )
-    )
+        await until(lambda: num_unfinished(thinker.stage) == 1 + len(asked))
     await until(lambda: any(thinker.token_ids(name) for name in asked), 60)
     assert not going.done()
     going.cancel()
