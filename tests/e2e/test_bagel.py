@@ -266,19 +266,19 @@ async def draw_without_end(server: TinyServer, seed: int) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("send", "within", "stopped", "counter"),
+    ("send", "within", "still", "counter"),
     [(think, "llm", LLM, ""), (draw_without_end, "dit", None, MADE_STEPS)],
     ids=["its thought", "its steps"],
 )
 async def test_clients_that_hang_up_leave_nothing(
     send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
     within: str,
-    stopped: Process | None,
+    still: Process | None,
     counter: str,
     server: TinyServer,
     recorded: RecordedDrawings,
 ) -> None:
-    await all_leave(server, partial(send, server), within, stopped, counter)
+    await all_leave(server, partial(send, server), within, still, counter)
     (picture,) = pictures_of(await draw(server, "edit"))
     assert is_same(picture, recorded.pixels("edit"))
 

@@ -182,7 +182,7 @@ async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("send", "within", "stopped", "counter"),
+    ("send", "within", "still", "counter"),
     [
         (edited, "prior", ("prior", "engine"), ""),
         (made_of_ids_without_end, "prior", None, MADE_IDS),
@@ -193,12 +193,12 @@ async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:
 async def test_clients_that_hang_up_leave_nothing(
     send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
     within: str,
-    stopped: Process | None,
+    still: Process | None,
     counter: str,
     server: TinyServer,
     bare_glm: Any,
 ) -> None:
-    await all_leave(server, partial(send, server), within, stopped, counter)
+    await all_leave(server, partial(send, server), within, still, counter)
     (picture,) = pictures_of(await ask(server, "a cat", 1))
     assert is_same(picture, expected(bare_glm, "a cat", 1)[0])
 

@@ -113,7 +113,7 @@ async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    ("send", "within", "stopped", "counter"),
+    ("send", "within", "still", "counter"),
     [
         (drawn, "image_ids", ("image_ids", "engine"), ""),
         (made_of_ids_without_end, "image_ids", None, MADE_IDS),
@@ -124,12 +124,12 @@ async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:
 async def test_clients_that_hang_up_leave_nothing(
     send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
     within: str,
-    stopped: Process | None,
+    still: Process | None,
     counter: str,
     server: TinyServer,
     published: Recorded,
 ) -> None:
-    await all_leave(server, partial(send, server), within, stopped, counter)
+    await all_leave(server, partial(send, server), within, still, counter)
     (picture,) = pictures_of(await ask(server, "a cat", 1, num_inference_steps=STEPS))
     assert is_same(picture, published.of("a cat", "image"))
 

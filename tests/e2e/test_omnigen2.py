@@ -283,7 +283,7 @@ async def answered_by_a_picture_without_end(server: TinyServer, seed: int) -> ht
 
 
 @pytest.mark.parametrize(
-    ("send", "within", "stopped", "counter"),
+    ("send", "within", "still", "counter"),
     [
         (drawn_of_images, "mllm", MLLM, ""),
         (answered_by_words, "mllm", None, MADE_IDS),
@@ -295,12 +295,12 @@ async def answered_by_a_picture_without_end(server: TinyServer, seed: int) -> ht
 async def test_clients_that_hang_up_leave_nothing(
     send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
     within: str,
-    stopped: Process | None,
+    still: Process | None,
     counter: str,
     server: TinyServer,
     bare: Any,
 ) -> None:
-    await all_leave(server, partial(send, server), within, stopped, counter)
+    await all_leave(server, partial(send, server), within, still, counter)
     (picture,) = pictures_of(await ask(server, "a cat", 1))
     assert is_same(picture, expected(bare, "a cat", 1)[0])
 
