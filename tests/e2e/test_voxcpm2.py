@@ -230,7 +230,8 @@ async def struck(client: httpx.AsyncClient, url: str, asked: dict[str, Any], pid
             pass
 
 
-@pytest.mark.parametrize("stage", ["talker", pytest.param("vae", marks=pytest.mark.repeat)])
+@pytest.mark.repeat  # of tests/e2e/test_restart.py
+@pytest.mark.parametrize("stage", ["talker", "vae"])
 async def test_a_killed_stage_fails_what_runs_and_starts_again(
     server: TinyServer, stage: str
 ) -> None:
