@@ -111,7 +111,7 @@ SHARED: Table = {
 }
 # What lies beside the rooms of a folder; anything else belongs in one.
 BESIDE: Table = {
-    "server": ("app", "serve", "options", "cli"),
+    "server": ("app", "serve", "options", "cli", "console"),
     "server/endpoints": (
         *("answers", "counters", "examples", "gateway", "media_form", "models", "present"),
         "socket_answers",

@@ -12,6 +12,7 @@ ENDPOINTS = {
     "video": "/v1/videos",
 }
 """Where a graph without text is called, per output."""
+DEFAULT_VOICE = "default"  # the model's own, for clients that must name one
 
 
 def model_not_found(name: str, served: tuple[str, ...]) -> ApiError:

@@ -6,6 +6,7 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 
 from omnistage.server.common.fields import parse
+from omnistage.server.common.served import DEFAULT_VOICE
 from omnistage.server.media.audio.encoder import MakeEncoder
 from omnistage.server.media.audio.encoding import encoded
 from omnistage.server.media.medium import Medium
@@ -15,7 +16,6 @@ from omnistage.server.tasks.chat.schema import ChatRequest
 from omnistage.server.tasks.chat.translate import known_speaker
 from omnistage.server.tasks.chat_task import run_chat
 from omnistage.server.tasks.service import LocalCaller, Service
-from omnistage.server.tasks.speech.choice import DEFAULT
 from omnistage.server.tasks.spoken_chat import run_spoken_chat
 from omnistage.stage_configs.graph_parts import chat_hears, has_speech_apart
 from omnistage.stage_configs.json_types import Json, JsonMap
@@ -84,7 +84,7 @@ class ChatFlow:
             body = {**make_body()}
             voice = None
             if is_apart and "audio" in body["modalities"]:
-                voice = (body.pop("audio", None) or {}).get("voice", DEFAULT)
+                voice = (body.pop("audio", None) or {}).get("voice", DEFAULT_VOICE)
                 body["modalities"] = ["text"]
             return parse(ChatRequest, body), voice
 

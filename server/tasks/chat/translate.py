@@ -7,7 +7,13 @@ from uuid import uuid4
 
 from omnistage.server.common.errors import invalid
 from omnistage.server.common.fields import parse
-from omnistage.server.common.served import adapter_of, check_makes, check_model, made_by
+from omnistage.server.common.served import (
+    DEFAULT_VOICE,
+    adapter_of,
+    check_makes,
+    check_model,
+    made_by,
+)
 from omnistage.server.media.audio.encoder import FORMATS
 from omnistage.server.runtime.request import GraphRequest
 from omnistage.server.tasks.chat.audio_history import AudioHistory
@@ -15,7 +21,6 @@ from omnistage.server.tasks.chat.media_options import check_heard, media_options
 from omnistage.server.tasks.chat.messages import checked_messages
 from omnistage.server.tasks.chat.schema import DONE, ChatRequest
 from omnistage.server.tasks.chat.tools import checked_tools
-from omnistage.server.tasks.speech.choice import DEFAULT
 from omnistage.stage_configs.declared.sampling import StageParameters, with_defaults
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
@@ -148,11 +153,11 @@ def known_speaker(voice: str | None, speakers: Sequence[str], param: str) -> str
     for speaker in speakers:
         if speaker.lower() == voice.lower():
             return speaker
-    if voice.lower() == DEFAULT:
+    if voice.lower() == DEFAULT_VOICE:
         return None
     if not speakers:  # stages still load, or have no names to check
         return voice
-    raise invalid(param, f"{voice!r} is unknown; allowed: {', '.join([*speakers, DEFAULT])}")
+    raise invalid(param, f"{voice!r} is unknown; allowed: {', '.join([*speakers, DEFAULT_VOICE])}")
 
 
 def checked_stage_params(

@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from omnistage.server.common.errors import ApiError, invalid, unsupported
+from omnistage.server.common.served import DEFAULT_VOICE
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.medium import Medium
 from omnistage.server.tasks.speech.reference import Reference, medium_of, samples_of
@@ -15,7 +16,6 @@ from omnistage.server.tasks.speech.stored_voices import StoredVoices
 from omnistage.server.tasks.speech.voice_files import VoiceRecord
 from omnistage.stages.messages.to_gateway import Speech
 
-DEFAULT = "default"  # the model's own voice, for clients that must name one
 AUTO = "auto"
 PLAIN = Speech()  # of a stage that says no more than the names of its voices
 # What clients may call a language beside its name.
@@ -106,7 +106,7 @@ def chosen_voice(
 def _given_sound(asked: Asked, ref_audio: str, speech: Speech) -> VoiceChoice:
     if not speech.takes_sound:
         raise unsupported("ref_audio", "ref_audio: with this model, a voice made from a sound")
-    if asked.voice is not None and asked.voice.lower() != DEFAULT:
+    if asked.voice is not None and asked.voice.lower() != DEFAULT_VOICE:
         raise invalid("ref_audio", "cannot be given beside a voice")
     return VoiceChoice(sound=medium_of(ref_audio, "ref_audio"))
 
@@ -122,14 +122,16 @@ def _named(
     for speaker in speakers:
         if speaker.lower() == called.lower():
             return VoiceChoice(speaker)
-    if called.lower() == DEFAULT:
+    if called.lower() == DEFAULT_VOICE:
         return VoiceChoice()
     stored = voices.find(called)
     if stored is not None and speech.takes_sound:
         return VoiceChoice(stored=stored)
     if stored is not None:
         raise unsupported("voice", "voice: with this model, a voice made from a sound")
-    raise invalid("voice", f"{called!r} is unknown; allowed: {', '.join([*speakers, DEFAULT])}")
+    raise invalid(
+        "voice", f"{called!r} is unknown; allowed: {', '.join([*speakers, DEFAULT_VOICE])}"
+    )
 
 
 def chosen_language(language: str | None, speech: Speech) -> str | None:
