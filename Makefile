@@ -7,7 +7,7 @@ DEMO := .venv-demo
 COMMA := ,
 TORCH := torch==2.13.0
 
-.PHONY: venv demo denoiser-engine test test-vllm fuzz parallel repeats chaos soak soak-speech soak-bagel page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-tests thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed realtime-turns compose pipelines mamoda
+.PHONY: venv demo denoiser-engine test test-vllm fuzz parallel repeats chaos soak soak-speech soak-images page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-tests thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed realtime-turns compose pipelines mamoda
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -75,8 +75,8 @@ soak-speech: venv
 	PYTHONPATH=tests $(BIN)/python tools/soak_speech.py $(ARGS)
 
 # ARGS="--cancels 1000": clients of the tiny BAGEL that hang up in every phase of a request.
-soak-bagel: venv
-	PYTHONPATH=tests $(BIN)/python tools/soak_bagel.py $(ARGS)
+soak-images: venv
+	PYTHONPATH=tests $(BIN)/python tools/soak_images.py $(ARGS)
 
 # ARGS="--shots FOLDER --browser PATH": a browser is needed, which pip does not bring (docs/demo.md).
 page: venv
