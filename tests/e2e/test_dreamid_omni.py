@@ -4,7 +4,7 @@ import asyncio
 import io
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
+import yaml
 from references.dreamid_omni_scenes import (
     NEGATIVE,
     RATE_HZ,
@@ -28,10 +29,12 @@ from support.leaving import MADE_STEPS, all_leave
 from support.prompts import data_url
 from support.server import TinyServer, running_server
 from support.shared_forwards import pid_of
+from support.stuck_decoders import HAS_BEGUN, STUCK_ENCODING_SIZE, STUCK_SIZE, Size
 from support.waiting import until
 
 from omnistage.server.media.video.mp4 import encode
 from omnistage.server.runtime.request import ImageOutput
+from omnistage.stage_configs.pick import GRAPHS
 
 pytestmark = pytest.mark.engine
 
@@ -183,3 +186,56 @@ async def test_a_killed_stage_is_its_requests_error_and_starts_again(
         assert "dit" in answer.json()["error"]["message"]
     await ready_again(server)
     check(await make(server, "other scales"), "other scales", recorded)
+
+
+@pytest.fixture(scope="module")
+def begun_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that a VAE writes which has begun and has no end."""
+    return tmp_path_factory.mktemp("stuck") / "begun"
+
+
+@pytest.fixture
+def has_begun(begun_file: Path) -> Callable[[], bool]:
+    begun_file.unlink(missing_ok=True)
+    return begun_file.exists
+
+
+@pytest.fixture(scope="module")
+def stuck_server(tiny_dreamid_omni: Path, begun_file: Path) -> Iterator[TinyServer]:
+    document = yaml.safe_load((GRAPHS / "dreamid_omni_tiny.yaml").read_text())
+    dit = document["stages"]["dit"]
+    dit["engine"]["pipeline_class"] = "support.stuck_decoders.StuckDreamIDOmni"
+    dit["environment"] = {HAS_BEGUN: str(begun_file)}
+    graph = begun_file.parent / "graph.yaml"
+    graph.write_text(yaml.safe_dump(document))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+        log, options = begun_file.parent / "log", ("--model", str(tiny_dreamid_omni))
+        with running_server(str(graph), log, *options) as running:
+            yield running
+
+
+@pytest.mark.repeat  # of tests/e2e/test_killed_while_decoding.py
+@pytest.mark.parametrize("size", [STUCK_ENCODING_SIZE, STUCK_SIZE], ids=["encodes", "decodes"])
+async def test_a_stage_may_be_killed_while_it(
+    size: Size, stuck_server: TinyServer, has_begun: Callable[[], bool], recorded: RecordedScenes
+) -> None:
+    """The kill follows on the file that is written inside of what has no end."""
+    await ready_again(stuck_server)
+    generations = stuck_server.generations()
+    body = {**SMALL, "size": "{}x{}".format(*size)}
+    running = [asyncio.ensure_future(post(stuck_server, **body, seed=seed)) for seed in range(2)]
+
+    def all_are_there() -> bool:
+        return has_begun() and bool(stuck_server.health()["dit"]["running"] == len(running))
+
+    await until(lambda: any(task.done() for task in running) or all_are_there())
+    assert not any(task.done() for task in running)
+    os.kill(pid_of(stuck_server, "dit", "worker"), signal.SIGKILL)
+    for answer in await asyncio.gather(*running):
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "stage_unavailable"
+        assert "dit" in answer.json()["error"]["message"]
+    await ready_again(stuck_server)
+    check(await make(stuck_server, "other scales"), "other scales", recorded)
+    assert stuck_server.generations() == {name: 1 + one for name, one in generations.items()}

@@ -1,19 +1,23 @@
 """Pipelines of families whose decoder writes down that it has begun, and has no end.
 
-Only for images of `STUCK_SIZE`: others are decoded.
+Only for images of `STUCK_SIZE`: others are decoded. So has its encoder, for `STUCK_ENCODING_SIZE`.
 """
 
 import os
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from diffusers import GlmImagePipeline
 
+from omnistage.stages.dreamid_omni.pipeline import DreamIDOmniPipeline
 from omnistage.stages.mammothmoda2.pipeline import MammothModa2Pipeline
 from omnistage.stages.omnigen2.pipeline import OmniGen2Pipeline
 
-STUCK_SIZE = (192, 64)
+Size = tuple[int, int]
+STUCK_SIZE: Size = (192, 64)
+STUCK_ENCODING_SIZE: Size = (64, 192)
 HAS_BEGUN = "OMNISTAGE_TEST_DECODING"  # where it writes
 
 
@@ -25,17 +29,20 @@ class Stuck:
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Self:
-        """Load it with such a decoder."""
+        """Load it with such a decoder and encoder."""
         made: Self = super().from_pretrained(*args, **kwargs)  # type: ignore[misc]  # the pipeline's
-        made.vae.decoder.conv_in.register_forward_pre_hook(made.be_stuck)
+        stuck = {made.vae.decoder: STUCK_SIZE, made.vae.encoder: STUCK_ENCODING_SIZE}
+        for module, size in stuck.items():
+            module.conv_in.register_forward_pre_hook(partial(be_stuck, size))
         return made
 
-    def be_stuck(self, module: Any, args: Any) -> None:
-        """Decode for ever."""
-        height, width = args[0].shape[-2:]
-        if width * STUCK_SIZE[1] == height * STUCK_SIZE[0]:
-            Path(os.environ[HAS_BEGUN]).touch()
-            threading.Event().wait()
+
+def be_stuck(size: Size, module: Any, args: Any) -> None:
+    """Compute for ever if what is computed is of this size."""
+    height, width = args[0].shape[-2:]
+    if width * size[1] == height * size[0]:
+        Path(os.environ[HAS_BEGUN]).touch()
+        threading.Event().wait()
 
 
 class StuckOmniGen2(Stuck, OmniGen2Pipeline):
@@ -48,3 +55,7 @@ class StuckMammothModa2(Stuck, MammothModa2Pipeline):
 
 class StuckGlmImage(Stuck, GlmImagePipeline):  # type: ignore[misc]  # Diffusers has no types
     """GLM-Image's."""
+
+
+class StuckDreamIDOmni(Stuck, DreamIDOmniPipeline):
+    """DreamID-Omni's."""
