@@ -21,13 +21,19 @@ class Processors:
     mean: Sequence[float] = (0.5, 0.5, 0.5)
     deviation: Sequence[float] = (0.5, 0.5, 0.5)
 
-    def image_and_audio(self) -> Json:
-        """preprocessor_config.json: the image processor's and the feature extractor's keys."""
+    def image(self) -> Json:
+        """preprocessor_config.json of a model that hears nothing."""
         return {
             **self._vision(),
             "image_processor_type": "Qwen2VLImageProcessor",
             "min_pixels": self.pixels[0],
             "max_pixels": self.pixels[1],
+        }
+
+    def image_and_audio(self) -> Json:
+        """preprocessor_config.json: the image processor's and the feature extractor's keys."""
+        return {
+            **self.image(),
             "feature_extractor_type": "WhisperFeatureExtractor",
             "feature_size": 128,
             "sampling_rate": _RATE,

@@ -1,4 +1,4 @@
-"""MammothModa2 as a family: its stage of image ids; its denoiser is a pipeline of our own."""
+"""MammothModa2 as a family: its stages of words and of image ids; its denoiser is a pipeline."""
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
@@ -35,8 +35,18 @@ FAMILY = Family(
             needs=("vllm", "diffusers"),
             exact={"engine.dtype": "float32"},
         ),
+        "mammothmoda2.words": Kind(
+            f"{HERE}.words:WordsStage",
+            frozenset({"text"}),
+            is_parallel=True,
+            needs=("vllm",),
+            exact={"engine.dtype": "float32"},
+        ),
     },
-    vllm_models={"OmnistageMammothModa2ImageIds": f"{HERE}.image_ids_model:MammothModa2ImageIds"},
+    vllm_models={
+        "OmnistageMammothModa2ImageIds": f"{HERE}.image_ids_model:MammothModa2ImageIds",
+        "OmnistageMammothModa2Words": f"{HERE}.words_model:MammothModa2Words",
+    },
     pick=pick,
     tiny={"mammothmoda2": TinyModel(f"{HERE}.checkpoint.tiny:write_tiny_mammothmoda2")},
 )

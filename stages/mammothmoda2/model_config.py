@@ -10,7 +10,8 @@ from omnistage.stage_configs.json_types import Json
 MODEL_TYPE = "mammothmoda2"
 BACKBONE = "mammothmoda2_qwen3_vl"
 ARCHITECTURE = "OmnistageMammothModa2ImageIds"
-GENERATION = "t2i_generation_config.json"
+GENERATION = "t2i_generation_config.json"  # of image ids
+ANSWERS = "und_generation_config.json"  # of words
 LAYERS = (-2, -5, -8, -11, -14, -17)  # whose inputs the denoiser reads the mean of
 DEFAULT_GUIDANCE = 7.0
 # What attention computes with beside a head: the heads' sizes that all of vLLM's kernels know.
@@ -54,13 +55,7 @@ class ImageIdsConfig:
         """
         if not isinstance(config, MammothModa2Config):
             return config
-        whole: Json = config.llm_config
-        if whole.get("model_type") != BACKBONE:
-            raise ValueError(f"llm_config is a {whole.get('model_type')!r}; served is {BACKBONE!r}")
-        text: Json = whole["text_config"]
-        rope: Json = text.get("rope_scaling") or {}
-        if rope.get("rope_type", "default") != "default":
-            raise ValueError(f"rope_type {rope['rope_type']!r} is not served; 'default' is")
+        whole, text, _ = backbone_of(config.llm_config)
         head, first = text["head_dim"], whole["gen_vocab_start_index"]
         made = Qwen3Config(
             **{name: text[name] for name in _SAME if name in text},
@@ -86,6 +81,20 @@ class ImageIdsConfig:
         made.first_image_id, made.guidance = self.first_id, self.guidance
         made.forced_ids = [self.line_end, self.image_end]
         return made
+
+
+def backbone_of(whole: Json) -> tuple[Json, Json, Json]:
+    """Return a language model's configuration, its text model's, and how that rotates.
+
+    Raises ValueError for a backbone that is not served.
+    """
+    if whole.get("model_type") != BACKBONE:
+        raise ValueError(f"llm_config is a {whole.get('model_type')!r}; served is {BACKBONE!r}")
+    text: Json = whole["text_config"]
+    rope: Json = text.get("rope_scaling") or {}
+    if rope.get("rope_type", "default") != "default":
+        raise ValueError(f"rope_type {rope['rope_type']!r} is not served; 'default' is")
+    return whole, text, {**rope, "rope_type": "default", "rope_theta": text["rope_theta"]}
 
 
 def tapped_layers(indexes: Any, num_layers: int) -> list[int]:

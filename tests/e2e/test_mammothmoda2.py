@@ -1,22 +1,24 @@
-"""MammothModa2 over HTTP: images of words, as its own code makes them of the likeliest ids."""
+"""MammothModa2 over HTTP: images of words, and words, as its own code makes them."""
 
 import asyncio
+import json
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from references.mammothmoda2_drawings import DRAWINGS, STEPS, Drawing
+from references.mammothmoda2_drawings import DRAWINGS, QUESTIONS, STEPS, Drawing, Question
 from support.chaos import ready_again
 from support.image_requests import ask, is_same, pictures_of
 from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
-from support.leaving import MADE_IDS, MADE_STEPS, all_leave, made_of_ids_without_end
+from support.leaving import MADE_IDS, MADE_STEPS, all_leave, counted, made_of_ids_without_end
 from support.mammothmoda2 import Recorded, recorded
-from support.pictures import png
+from support.pictures import file_of, pixels_of, png
+from support.prompts import data_url
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
 from support.shared_forwards import denoised_at_once, pid_of
@@ -24,6 +26,9 @@ from support.stopping import stopped
 from support.waiting import until
 
 pytestmark = pytest.mark.engine
+
+NUM_WORDS = 256  # a byte each; no other id of an answer is shown
+HALF = "\ufffd"  # of a character; at the end of an answer it is streamed, or not, as it comes
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,12 @@ def server(
     log = tmp_path_factory.mktemp("mammothmoda2") / "log"
     largest = ("--stage", "dit.max_megapixels=16")
     with running_server(str(tiny_mammothmoda2), log, *largest) as running:
+        asyncio.run(answered_at_once(running))  # the first large image opens zmq's collector
         yield running
+
+
+async def answered_at_once(server: TinyServer) -> Sequence[httpx.Response]:
+    return await asyncio.gather(*(chat_with(server, body_of(one)) for one in QUESTIONS))
 
 
 async def draw(server: TinyServer, drawing: Drawing) -> httpx.Response:
@@ -65,6 +75,92 @@ async def test_several_prompts_and_images_of_a_request_are_made(
     made = pictures_of(await ask(server, "a cat", 1, n=2))
     assert len(made) == 2
     assert is_same(made[0], published.of("a cat", "image"))
+
+
+def body_of(question: Question) -> dict[str, Any]:
+    """Return a chat's body: a question's images, then its text."""
+    urls = [data_url("image/png", file_of(one)) for one in question.images]
+    parts: list[Any] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    messages = [{"role": "user", "content": [*parts, {"type": "text", "text": question.text}]}]
+    more = {"temperature": 0, "max_tokens": question.num_tokens, "return_token_ids": True}
+    return {"messages": messages, "modalities": ["text"], **more}
+
+
+async def chat_with(server: TinyServer, body: dict[str, Any]) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=300) as client:
+        return await client.post(f"{server.url}/v1/chat/completions", json=body)
+
+
+def words_of(published: Recorded, question: Question) -> str:
+    """Return the text of a recorded answer, without half characters at its end."""
+    said = bytes(one for one in published.of(question.name, "answer") if one < NUM_WORDS)
+    return said.decode(errors="replace").rstrip(HALF)
+
+
+async def test_answers_alone_and_at_once_beside_an_image_equal_the_published_code(
+    server: TinyServer, published: Recorded
+) -> None:
+    alone = [await chat_with(server, body_of(one)) for one in QUESTIONS[:4]]
+    drawing, together = await asyncio.gather(draw(server, DRAWINGS[0]), answered_at_once(server))
+    for answer, question in zip([*alone, *together], (*QUESTIONS[:4], *QUESTIONS), strict=True):
+        assert answer.status_code == 200, answer.text
+        (found,) = answer.json()["choices"]
+        assert found["token_ids"] == published.of(question.name, "answer").tolist(), question
+        assert found["message"]["content"].rstrip(HALF) == words_of(published, question)
+    (picture,) = pictures_of(drawing)
+    assert is_same(picture, published.of(DRAWINGS[0].prompt, "image"))
+
+
+async def test_a_streamed_answer_equals_the_whole_one(
+    server: TinyServer, published: Recorded
+) -> None:
+    question = QUESTIONS[4]
+    body = {**body_of(question), "stream": True}
+    ids: list[int] = []
+    said, num_pieces = "", 0
+    async with (
+        httpx.AsyncClient(timeout=300) as client,
+        client.stream("POST", f"{server.url}/v1/chat/completions", json=body) as answer,
+    ):
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                    ids += choice.get("token_ids") or ()
+                    said += choice["delta"].get("content") or ""
+                    num_pieces += bool(choice["delta"].get("content"))
+    assert ids == published.of(question.name, "answer").tolist()
+    assert said.rstrip(HALF) == words_of(published, question)
+    assert num_pieces > 1
+
+
+async def test_a_response_has_the_words_of_the_chat(
+    server: TinyServer, published: Recorded
+) -> None:
+    question = QUESTIONS[3]
+    parts = [
+        {"type": "input_image", "image_url": data_url("image/png", file_of(one))}
+        for one in question.images
+    ]
+    content = [*parts, {"type": "input_text", "text": question.text}]
+    body = {"input": [{"role": "user", "content": content}], "temperature": 0}
+    async with httpx.AsyncClient(timeout=300) as client:
+        url = f"{server.url}/v1/responses"
+        answer = await client.post(url, json={**body, "max_output_tokens": question.num_tokens})
+    assert answer.status_code == 200, answer.text
+    said = [part["text"] for one in answer.json()["output"] for part in one["content"]]
+    assert "".join(said).rstrip(HALF) == words_of(published, question)
+
+
+async def test_a_chat_that_wants_an_image_has_its_words_drawn(
+    server: TinyServer, published: Recorded
+) -> None:
+    body = {"messages": [{"role": "user", "content": "a cat"}], "modalities": ["image"]}
+    more = {"size": "64x64", "num_inference_steps": STEPS, "seed": 1}
+    answer = await chat_with(server, {**body, **more})
+    assert answer.status_code == 200, answer.text
+    (made,) = answer.json()["choices"][0]["message"]["images"]
+    picture = pixels_of(made["image_url"]["url"].partition(",")[2])
+    assert is_same(picture, published.of("a cat", "image"))
 
 
 async def test_requests_with_texts_of_several_lengths_share_forwards(server: TinyServer) -> None:
@@ -112,14 +208,25 @@ async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:
     return await ask(server, "a cat", seed, **ENDLESS)
 
 
+async def asked(server: TinyServer, seed: int) -> httpx.Response:
+    return await chat_with(server, body_of(QUESTIONS[2 + seed % 2]))
+
+
+async def answered_without_end(server: TinyServer, seed: int) -> httpx.Response:
+    more = {"max_tokens": 1900, "ignore_eos": True, "seed": seed}
+    return await chat_with(server, {**body_of(QUESTIONS[0]), **more})
+
+
 @pytest.mark.parametrize(
     ("send", "within", "still", "counter"),
     [
+        (asked, "words", ("words", "engine"), ""),
+        (answered_without_end, "words", None, MADE_IDS),
         (drawn, "image_ids", ("image_ids", "engine"), ""),
         (made_of_ids_without_end, "image_ids", None, MADE_IDS),
         (drawn_without_end, "dit", None, MADE_STEPS),
     ],
-    ids=["its prompt", "its ids", "its steps"],
+    ids=["a question", "its answer", "its prompt", "its ids", "its steps"],
 )
 async def test_clients_that_hang_up_leave_nothing(
     send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
@@ -140,6 +247,25 @@ async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     stage: str, role: str, server: TinyServer, published: Recorded
 ) -> None:
     await check_a_killed_stage(server, stage, role, published)
+
+
+@pytest.mark.repeat
+async def test_a_model_killed_while_it_answers_is_its_requests_error(
+    server: TinyServer, published: Recorded
+) -> None:
+    before = counted(server, "words", MADE_IDS)
+    await check_a_killed_stage(
+        server,
+        "words",
+        "engine",
+        published,
+        send=partial(answered_without_end, server),
+        within="words",
+        also=lambda: counted(server, "words", MADE_IDS) > before,
+    )
+    answer = await chat_with(server, body_of(QUESTIONS[0]))
+    ids = published.of(QUESTIONS[0].name, "answer").tolist()
+    assert answer.json()["choices"][0]["token_ids"] == ids
 
 
 @pytest.mark.repeat

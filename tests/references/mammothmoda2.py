@@ -7,7 +7,8 @@ of images, which images of words need not, by nothing.
     omnistage tiny mammothmoda2 FOLDER
     PYTHONPATH=tests:CHECKOUT/mamoda2 python -m references.mammothmoda2 FOLDER
 
-Its ids are the likeliest, so that none depend on a generator; the denoiser's noise is torch's.
+Its ids are the likeliest, so that none depend on a generator; the denoiser's noise is torch's. Of
+answers ids of images are left out, which trained weights make where they draw alone.
 """
 
 import importlib.machinery
@@ -25,8 +26,10 @@ from references.mammothmoda2_drawings import (
     DRAWINGS,
     GUIDANCE,
     ID_SIDE,
+    QUESTIONS,
     STEPS,
     Drawing,
+    Question,
     checkpoint_hash,
 )
 from safetensors.torch import save_file
@@ -73,7 +76,13 @@ from mammothmoda2.model import DEFAULT_NEGATIVE_PROMPT, Mammothmoda2Model  # noq
 from mammothmoda2.model.mammothmoda2_qwen3_vl import (  # noqa: E402
     tokenization_mammothmoda2_qwen3_vl as tokens,
 )
+from mammothmoda2.model.processing_mammothmoda2 import Mammothmoda2Processor  # noqa: E402
 from mammothmoda2.utils import decode_diffusion_image  # noqa: E402
+from transformers import (  # noqa: E402
+    GenerationConfig,
+    Qwen2VLImageProcessorFast,
+    Qwen3VLVideoProcessor,
+)
 
 SYSTEM = "You are a helpful image generator."
 NUM_WORDS, FIRST_IMAGE_ID, NUM_MARKS = 256, 288, 26
@@ -140,14 +149,43 @@ def recorded(model: Any, tokenizer: Any, drawing: Drawing) -> dict[str, torch.Te
     }
 
 
+def answered(model: Any, processor: Any, question: Question) -> torch.Tensor:
+    """Return the ids of an answer."""
+    images = question.images
+    content = [*({"type": "image"} for _ in images), {"type": "text", "text": question.text}]
+    text = processor.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+    )
+    inputs = processor(text=[text], images=images or None, t2i_generate=False, return_tensors="pt")
+    made = model.generate(
+        **inputs,
+        max_new_tokens=question.num_tokens,
+        suppress_tokens=list(range(FIRST_IMAGE_ID, model.llm_model.full_vocab_size)),
+    )
+    answer: torch.Tensor = made[0, inputs.input_ids.shape[1] :].clone()
+    return answer
+
+
 def main() -> None:
-    """Record all drawings."""
+    """Record all drawings and answers."""
     folder = Path(sys.argv[1])
     model = Mammothmoda2Model.from_pretrained(folder, t2i_generate=True).float().eval()
     tokenizer = tokenizer_of(folder)
     kept: dict[str, torch.Tensor] = {}
     for drawing in DRAWINGS:
         kept |= recorded(model, tokenizer, drawing)
+    model.t2i_generate = False
+    model.generation_config = GenerationConfig.from_pretrained(
+        folder, config_file_name=model.generation_config_file_name
+    )
+    processor = Mammothmoda2Processor(
+        Qwen2VLImageProcessorFast.from_pretrained(folder),
+        tokenizer,
+        Qwen3VLVideoProcessor.from_pretrained(folder),
+        chat_template=tokenizer.chat_template,
+    )
+    for question in QUESTIONS:
+        kept[f"{question.name}/answer"] = answered(model, processor, question)
     target = Path(__file__).with_suffix(".safetensors")
     save_file(kept, target, {"checkpoint": checkpoint_hash(folder)})
 

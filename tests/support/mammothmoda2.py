@@ -16,12 +16,14 @@ RECORDED = Path(__file__).parents[1] / "references" / "mammothmoda2.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """By the prompts of drawings: ids [n] that are read and made, and images [height, width, 3]."""
+    """By the prompts of drawings: ids [n] that are read and made, and images [height, width, 3]; by
+    the names of questions: the ids [n] of their answers.
+    """
 
     found: dict[str, npt.NDArray[Any]]
 
     def of(self, prompt: str, what: str) -> npt.NDArray[Any]:
-        """Return a drawing's `prompt`, `ids` or `image`."""
+        """Return a drawing's `prompt`, `ids` or `image`, or a question's `answer`."""
         return self.found[f"{prompt}/{what}"]
 
     def __call__(self, *, prompt: str, **_: Any) -> Any:

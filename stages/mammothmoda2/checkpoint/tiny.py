@@ -1,18 +1,23 @@
 """A tiny MammothModa2 in the published layout, with random weights.
 
-It has neither the vision tower nor the tokenizer of images: what makes images of words has none.
+It has no tokenizer of images: what makes images of words has none.
 """
 
 import base64
 from pathlib import Path
 
 import torch
+from accelerate import init_empty_weights
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
 from omnistage.stage_configs.json_types import Json
 from omnistage.stages.checkpoint.files import write_json
+from omnistage.stages.checkpoint.processors import Processors
 from omnistage.stages.mammothmoda2.checkpoint.weights import PREFIXES, empty_parts
+from omnistage.stages.mammothmoda2.model_config import ANSWERS, GENERATION
 from omnistage.stages.mammothmoda2.tokens import (
     IMAGE_END,
     IMAGE_MARKS,
@@ -22,6 +27,7 @@ from omnistage.stages.mammothmoda2.tokens import (
     TEMPLATE,
     WORDS,
 )
+from omnistage.stages.mammothmoda2.tokens import MARKS as WORD_MARKS
 
 # An id follows all before it, and not its last alone.
 QUERY_GAIN, OUTPUT_GAIN = 2.0, 4.0
@@ -32,7 +38,8 @@ FIRST_CODE = FIRST_IMAGE_ID + len(IMAGE_MARKS) + len(MARKS)
 NUM_IMAGE_IDS = FIRST_CODE - FIRST_IMAGE_ID + NUM_CODES
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}<|im_start|>{{ message.role }}
-{% for part in message.content %}{{ part.text }}{% endfor %}<|im_end|>
+{% for part in message.content %}{% if part.type == 'text' %}{{ part.text }}\
+{% else %}<|vision_start|><|image_pad|><|vision_end|>{% endif %}{% endfor %}<|im_end|>
 {% endfor -%}
 {%- if add_generation_prompt -%}<|im_start|>assistant
 {% if t2i_generate -%}<|image start|>{{ ar_height }}*{{ ar_width }}<|image token|>{%- endif -%}
@@ -66,14 +73,21 @@ TEXT: Json = {
     "tie_word_embeddings": False,
 }
 VISION = {
-    "model_type": "mammothmoda2_qwen3_vl",
-    "depth": 1,
-    "hidden_size": 32,
-    "intermediate_size": 32,
+    "depth": 2,
+    "hidden_size": 64,
+    "intermediate_size": 64,
     "num_heads": 2,
     "out_hidden_size": 64,
     "num_position_embeddings": 16,
-    "deepstack_visual_indexes": [],
+    "deepstack_visual_indexes": [0],
+}
+PROCESSORS = Processors("Qwen3VLProcessor", 16, pixels=(32 * 32, 128 * 128), seconds=0)
+WORD_IDS = {mark: 256 + number for number, mark in enumerate(WORD_MARKS)}
+SEEN_IDS = {
+    "image_token_id": WORD_IDS["<|image_pad|>"],
+    "video_token_id": WORD_IDS["<|video_pad|>"],
+    "vision_start_token_id": WORD_IDS["<|vision_start|>"],
+    "vision_end_token_id": WORD_IDS["<|vision_end|>"],
 }
 DIT = {
     "patch_size": 2,
@@ -110,17 +124,24 @@ SAMPLING = {
     "visual_token_start_id": FIRST_CODE,
     "visual_token_end_id": FIRST_CODE + NUM_CODES,
 }
+ANSWERING = {
+    "do_sample": False,
+    "repetition_penalty": 1.05,
+    "eos_token_id": [WORD_IDS["<|im_end|>"], WORD_IDS["<|endoftext|>"]],
+    "pad_token_id": WORD_IDS["<|endoftext|>"],
+}
 
 
 def write_tiny_mammothmoda2(folder: Path, seed: int = 0) -> None:
     """Write the checkpoint of this seed into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    llm = {"model_type": "mammothmoda2_qwen3_vl", "text_config": TEXT, "vision_config": VISION}
+    vision = {"model_type": "mammothmoda2_qwen3_vl", **VISION}
+    llm = {"model_type": "mammothmoda2_qwen3_vl", "text_config": TEXT, "vision_config": vision}
     config: Json = {
         "architectures": ["Mammothmoda2Model"],
         "model_type": "mammothmoda2",
         "torch_dtype": "float32",
-        "llm_config": {**llm, **IDS},
+        "llm_config": {**llm, **IDS, **SEEN_IDS},
         "gen_vae_config": VAE,
         "gen_dit_config": DIT,
         "gen_condition_mode": "text_image",
@@ -129,7 +150,10 @@ def write_tiny_mammothmoda2(folder: Path, seed: int = 0) -> None:
         "gen_text_condition_with_answer": False,
     }
     write_json(folder / "config.json", config)
-    write_json(folder / "t2i_generation_config.json", SAMPLING)
+    write_json(folder / GENERATION, SAMPLING)
+    write_json(folder / ANSWERS, ANSWERING)
+    write_json(folder / "preprocessor_config.json", PROCESSORS.image())
+    write_json(folder / "video_preprocessor_config.json", PROCESSORS.video())
     words = (f"{base64.b64encode(bytes([one])).decode()} {one}" for one in range(256))
     (folder / WORDS).write_text("\n".join(words) + "\n", encoding="utf-8")
     codes = (f"<|visual token {number:06d}|>" for number in range(NUM_CODES))
@@ -140,6 +164,10 @@ def write_tiny_mammothmoda2(folder: Path, seed: int = 0) -> None:
     for name, make in empty_parts(config).items():
         for own, like in make().state_dict().items():
             weights[PREFIXES[name] + own] = _noise(own, like.shape, random)
+    with init_empty_weights():
+        vision_model = Qwen3VLVisionModel(Qwen3VLVisionConfig(**VISION))
+    for own, like in vision_model.state_dict().items():
+        weights[f"llm_model.model.visual.{own}"] = _noise(own, like.shape, random)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 

@@ -13,6 +13,7 @@ OURS = {
     "OmnistageQwenTextEncoder",
     "OmnistageGlmImagePrior",
     "OmnistageMammothModa2ImageIds",
+    "OmnistageMammothModa2Words",
     "OmnistageQwen2_5OmniTalker",
     "OmnistageQwen2_5OmniThinker",
     "OmnistageQwen3OmniTalker",

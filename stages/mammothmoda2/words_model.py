@@ -1,0 +1,23 @@
+"""MammothModa2's language model for words in vLLM: Qwen3-VL of its weights for what is read."""
+
+from collections.abc import Iterable
+
+import torch
+from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration
+
+LANGUAGE_MODEL = "llm_model."
+DRAWING = ".gen_"  # in the names of weights of image ids
+
+
+class MammothModa2Words(Qwen3VLForConditionalGeneration):
+    """vLLM's Qwen3-VL, whose weights are a part of a checkpoint."""
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Load the language model and its vision tower, and nothing of what draws."""
+        own = (
+            (name.removeprefix(LANGUAGE_MODEL), weight)
+            for name, weight in weights
+            if name.startswith(LANGUAGE_MODEL) and DRAWING not in name
+        )
+        loaded: set[str] = super().load_weights(own)
+        return loaded
