@@ -121,6 +121,7 @@ def soaked_server(name: str, log: Path) -> Iterator[TinyServer]:
         resolve_name(writer)(folder / "tiny")
         graph = yaml.safe_load((GRAPHS / f"{name.replace('-', '_')}_tiny.yaml").read_text())
         graph["stages"]["dit"]["options"] = dict(soaked.options)
+        graph["stages"]["dit"]["engine"]["max_megapixels"] = 16  # none of them is ever made
         if soaked.sampling:
             sampling = graph["stages"][soaked.first]["engine"]
             sampling["override_generation_config"] = dict(soaked.sampling)
