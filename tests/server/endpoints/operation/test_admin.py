@@ -64,8 +64,17 @@ class Guarded:
 
 
 @pytest.fixture
-def admin(tmp_path: Path) -> Iterator[Guarded]:
-    graph = {**OMNI, "deadlines": {"command_s": 0.5}}
+def command_s() -> float:
+    """How long a command may take."""
+    return 60.0
+
+
+SOON = pytest.mark.parametrize("command_s", [0.5])
+
+
+@pytest.fixture
+def admin(tmp_path: Path, command_s: float) -> Iterator[Guarded]:
+    graph = {**OMNI, "deadlines": {"command_s": command_s}}
     with (
         running_gateway(tmp_path, graph, admin_keys=Keys(["sk-admin"])) as gateway,
         httpx.Client(base_url=gateway.url, timeout=60, headers=KEY) as client,
@@ -129,6 +138,7 @@ def test_requests_in_flight_finish_before_their_stage_sleeps(admin: Guarded) -> 
     assert len(admin.told) == len(STAGES)
 
 
+@SOON
 def test_a_request_that_does_not_end_keeps_its_stage_awake(admin: Guarded) -> None:
     with admin.client.stream("POST", CHAT, json=chat("endless", stream=True)) as response:
         lines = response.iter_lines()
@@ -209,6 +219,7 @@ def test_a_stage_without_a_profile_leaves_the_others_their_files(admin: Guarded)
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "not_profiling")
 
 
+@SOON
 def test_a_stage_that_says_nothing_is_late(admin: Guarded) -> None:
     admin.gateway.stages.obey = lambda *_: None
     refused = admin.post("sleep", stages=["thinker"])
