@@ -63,6 +63,10 @@ class StageHarness:
     def send(self, name: str, codes: npt.NDArray[Any], last: bool = False) -> None:
         self.codes.send(Chunk(name, Codes(), 0, {"codes": Tensor.from_numpy(codes)}, last))
 
+    def has_last(self, name: str) -> bool:
+        """Whether all that a request sends has come; it may come behind the end of its task."""
+        return bool(self.got[name]) and self.got[name][-1].last
+
     def num_samples(self, name: str) -> int:
         return sum(chunk.tensors["pcm"].shape[0] for chunk in self.got[name])
 

@@ -47,6 +47,10 @@ class ThinkerHarness:
             if chunk.request_id not in self.unread:
                 self.outputs.grant(chunk.request_id)
 
+    def has_last(self, name: str) -> bool:
+        """Whether all that a request sends has come; it may come behind the end of its task."""
+        return bool(self.got[name]) and self.got[name][-1].last
+
     def token_ids(self, name: str) -> list[int]:
         """Of the text that has come."""
         told = (chunk.message for chunk in self.got[name])

@@ -128,7 +128,7 @@ async def test_prompt_tokens_and_rows_are_the_references(
     await thinker.stage.serve(opened_with_media(name, greedy(asked)))
     found = await rows_of(thinker, name)
     assert opened(thinker, name)[0] == expected.prompt
-    await until(lambda: thinker.got[name] and thinker.got[name][-1].last)
+    await until(lambda: thinker.has_last(name))
     assert thinker.token_ids(name) == expected.tokens
     check_rows(found[name], expected.rows)
     counts = released(thinker, name)
@@ -282,6 +282,7 @@ async def test_answers_and_rows_with_adapters_and_without_are_transformers_and_p
         for name, (question, lora) in asked.items()
     )
     _, found = await asyncio.gather(asyncio.gather(*serving), rows_of(thinker, *asked))
+    await until(lambda: all(map(thinker.has_last, asked)))
     answers = set()
     for name, (question, lora) in asked.items():
         expected = expected_of(qwen2_5_reference, question, lora, loras)

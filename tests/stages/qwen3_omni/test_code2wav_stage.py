@@ -89,7 +89,7 @@ async def test_only_the_guilty_fails_and_its_error_says_what_happened(
     assert isinstance(guilty, RequestError)
     assert (guilty.status, guilty.code, guilty.message) == (status, code, message)
     assert guilty.told_by("code2wav").stage == "code2wav"
-    await until(lambda: all(harness.got[name][-1].last for name in ("good", "fine")))
+    await until(lambda: all(harness.has_last(name) for name in ("good", "fine")))
     assert harness.num_samples("good") == harness.num_samples("fine") == 6 * SAMPLES - 555
     assert not any(chunk.last for chunk in harness.got["guilty"])
 
@@ -163,7 +163,7 @@ async def test_a_client_that_reads_nothing_holds_its_own_request_only(
     harness.unread.clear()
     harness.gateway.forget("slow")
     await asyncio.wait_for(asyncio.gather(feeding, harness.serving["slow"]), 60)
-    await until(lambda: harness.got["slow"][-1].last)
+    await until(lambda: harness.has_last("slow"))
     assert harness.num_samples("slow") == num_chunks * SAMPLES - 555
     assert harness.ports.room.num_waiting == 0
 
@@ -188,7 +188,7 @@ async def test_a_held_request_goes_on_chunk_by_chunk(harness: StageHarness) -> N
         harness.gateway.grant("slow")
         await until(lambda at=WINDOW + num_read: len(harness.got["slow"]) == at)  # type: ignore[misc]
     await harness.serving["slow"]
-    assert harness.got["slow"][-1].last
+    assert harness.has_last("slow")
     assert harness.num_samples("slow") == 20 * SAMPLES - 555
 
 

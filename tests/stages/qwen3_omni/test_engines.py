@@ -409,6 +409,7 @@ async def test_media_that_the_engine_has_lost_are_sent_again(thinker: ThinkerHar
         body = {"messages": messages, "temperature": 0, "max_completion_tokens": 12}
         opened = opened_with_media(name, Request(Chat(body), ["text"], PATH[:1]))
         await thinker.stage.serve(opened)
+        await until(lambda: thinker.has_last(name))
         return thinker.token_ids(name)
 
     before = await asked("seen")
@@ -545,7 +546,7 @@ async def test_a_client_that_reads_nothing_holds_its_own_request_only(
     thinker.unread = {"unread"}
     held = asyncio.create_task(thinker.stage.serve(long_answer("unread")))
     await thinker.stage.serve(long_answer("read"))
-    await until(lambda: thinker.got["read"][-1].last)
+    await until(lambda: thinker.has_last("read"))
     assert len(thinker.token_ids("read")) == NUM_TOKENS
     assert len(thinker.got["unread"]) == WINDOW
     assert len(thinker.token_ids("unread")) < NUM_TOKENS
@@ -555,7 +556,7 @@ async def test_a_client_that_reads_nothing_holds_its_own_request_only(
     thinker.unread.clear()
     thinker.outputs.forget("unread")
     await asyncio.wait_for(held, 60)
-    await until(lambda: thinker.got["unread"][-1].last)
+    await until(lambda: thinker.has_last("unread"))
     assert thinker.token_ids("unread") == thinker.token_ids("read")
     assert len(thinker.got["unread"]) < 2 * WINDOW
     assert thinker.num_unfinished == 0

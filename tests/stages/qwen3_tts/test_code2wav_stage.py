@@ -72,7 +72,7 @@ async def test_four_at_once_on_two_slots_sound_as_the_packages(
         harness.send(name, own[:1])
         harness.send(name, own[1:], last=True)
     await asyncio.gather(*harness.serving.values())
-    await until(lambda: all(harness.got[name][-1].last for name in leads))
+    await until(lambda: all(harness.has_last(name) for name in leads))
     for number, (name, num_lead) in enumerate(leads.items()):
         sounds = [one for one in harness.got[name] if isinstance(one.message, Sound)]
         pcm = np.concatenate([one.tensors["pcm"].numpy() for one in sounds]).astype(int)

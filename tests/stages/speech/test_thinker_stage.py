@@ -101,7 +101,7 @@ async def answered(
     await asyncio.gather(going, return_exceptions=True)
     sent = positions_of(found[cancelled])
     assert sent == list(range(len(sent)))
-    await until(lambda: all(thinker.got[name][-1].last for name in asked))
+    await until(lambda: all(thinker.has_last(name) for name in asked))
     return {name: (question, found[name]) for name, question in asked.items()}
 
 

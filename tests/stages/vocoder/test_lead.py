@@ -228,7 +228,7 @@ async def test_a_stage_decodes_the_lead_that_comes_with_open(tmp_path: Path) -> 
     harness.send("a", own[:1])
     harness.send("a", own[1:], last=True)
     await harness.serving["a"]
-    await until(lambda: harness.got["a"][-1].last)
+    await until(lambda: harness.has_last("a"))
     pcm = np.concatenate([chunk.tensors["pcm"].numpy() for chunk in harness.got["a"]])
     assert np.array_equal(pcm, after(stage.decoder, lead, own))
     assert harness.got["a"][-1].message == Sound(4)

@@ -60,7 +60,7 @@ async def test_its_samples_are_the_whole_answer_s_and_stereo(harness: StageHarne
         for name, own in frames.items():
             harness.send(name, own[start:end], last=end == 6)
     await asyncio.gather(*harness.serving.values())
-    await until(lambda: all(harness.got[name] and harness.got[name][-1].last for name in frames))
+    await until(lambda: all(harness.has_last(name) for name in frames))
     for name, own in frames.items():
         sounds = [one for one in harness.got[name] if isinstance(one.message, Sound)]
         pcm = np.concatenate([one.tensors["pcm"].numpy() for one in sounds])
@@ -115,7 +115,7 @@ async def test_an_unread_answer_is_held_and_the_others_go_on(harness: StageHarne
     harness.unread.clear()
     harness.gateway.forget("slow")
     await asyncio.wait_for(harness.serving["slow"], 60)
-    await until(lambda: harness.got["slow"][-1].last)
+    await until(lambda: harness.has_last("slow"))
     assert harness.num_samples("slow") == 3 * num_chunks - 1
 
 

@@ -66,7 +66,7 @@ async def test_each_request_has_its_own_speaker_and_seed(
         for name in asking:
             harness.send(name, codes[start:end], last=end == 30)
     await asyncio.gather(*harness.serving.values())
-    await until(lambda: all(harness.got[name][-1].last for name in asking))
+    await until(lambda: all(harness.has_last(name) for name in asking))
     for name, request in asking.items():
         chunks = harness.got[name]
         pcm = np.concatenate([chunk.tensors["pcm"].numpy() for chunk in chunks])
