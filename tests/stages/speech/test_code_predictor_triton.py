@@ -27,6 +27,11 @@ def fused() -> ModuleType:
     return importlib.import_module("omnistage.stages.speech.code_predictor_triton")
 
 
+@pytest.fixture(scope="module")
+def products() -> ModuleType:
+    return importlib.import_module("omnistage.stages.speech.code_products_triton")
+
+
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
@@ -49,23 +54,25 @@ def test_products(fused: ModuleType, num_rows: int, size: int, num_outputs: int)
 
 @pytest.mark.parametrize(("num_rows", "size", "num_outputs"), [(1, 40, 24), (70, 160, 80)])
 def test_products_that_do_not_depend_on_other_rows(
-    fused: ModuleType, num_rows: int, size: int, num_outputs: int
+    products: ModuleType, num_rows: int, size: int, num_outputs: int
 ) -> None:
     inputs, weight = random(num_rows, size), random(num_outputs, size, seed=2)
     residual = random(num_rows, num_outputs, seed=3)
     for added in (None, residual):
-        found = fused.invariant_linear(inputs, weight, added)
+        found = products.invariant_linear(inputs, weight, added)
         assert close(found, inputs @ weight.t() + (0 if added is None else added))
-        alone = fused.invariant_linear(inputs[-1:], weight, None if added is None else added[-1:])
+        alone = products.invariant_linear(
+            inputs[-1:], weight, None if added is None else added[-1:]
+        )
         assert torch.equal(found[-1:], alone)
 
 
 def test_a_layer_s_product_depends_on_no_other_row_if_vllm_s_must_not(
-    fused: ModuleType, monkeypatch: pytest.MonkeyPatch
+    fused: ModuleType, products: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, weight, bias = random(70, 160), random(80, 160, seed=2), random(80, seed=3)
     assert close(fused.linear(inputs, weight, bias), plain.linear(inputs, weight, bias))
-    monkeypatch.setattr(fused, "IS_INVARIANT", True)
+    monkeypatch.setattr(products, "IS_INVARIANT", True)
     together = fused.linear(inputs, weight, bias)
     assert close(together, plain.linear(inputs, weight, bias))
     for count in (1, 7, 64):
