@@ -17,7 +17,8 @@ from omnistage.stages.diffusion.assembly import StageOptions, assemble
 from omnistage.stages.diffusion.control.metrics import DiffusionMetrics
 from omnistage.stages.diffusion.engine.job import awaited
 from omnistage.stages.diffusion.pipeline import Pipeline
-from omnistage.stages.diffusion.ranks.ranks import Ranks, check_ranks
+from omnistage.stages.diffusion.ranks.fit import check_ranks
+from omnistage.stages.diffusion.ranks.ranks import Ranks
 from omnistage.stages.diffusion.request.arguments import call_arguments, frame_rate, num_pictures
 from omnistage.stages.diffusion.request.controls import control_arguments
 from omnistage.stages.diffusion.request.extra import failure_of, spread_texts

@@ -20,7 +20,8 @@ from omnistage.stages.diffusion.loading.weights import Weights
 from omnistage.stages.diffusion.merging.setting import Scales, Setting
 from omnistage.stages.diffusion.pipeline import HasComponents, Pipeline
 from omnistage.stages.diffusion.ranks.adapters import AdaptersOnRanks
-from omnistage.stages.diffusion.ranks.ranks import RankError, Ranks, end_stage
+from omnistage.stages.diffusion.ranks.peers import RankError
+from omnistage.stages.diffusion.ranks.ranks import Ranks, end_stage
 from omnistage.stages.worker.extension import (
     NO_EXTENSION,
     call_failed,

@@ -3,7 +3,8 @@
 from omnistage.stages.diffusion.loading.adapter_weights import AdapterWeights
 from omnistage.stages.diffusion.merging.setting import Scales
 from omnistage.stages.diffusion.pipeline import Pipeline
-from omnistage.stages.diffusion.ranks.ranks import RankError, Ranks
+from omnistage.stages.diffusion.ranks.peers import RankError
+from omnistage.stages.diffusion.ranks.ranks import Ranks
 
 
 class AdaptersOnRanks(AdapterWeights):

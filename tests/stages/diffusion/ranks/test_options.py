@@ -13,9 +13,9 @@ from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.loading.other_weights import modules_of
 from omnistage.stages.diffusion.loading.weights import HOST
+from omnistage.stages.diffusion.ranks.fit import check_ranks
 from omnistage.stages.diffusion.ranks.group import RankPlace
 from omnistage.stages.diffusion.ranks.options import RankOptions
-from omnistage.stages.diffusion.ranks.ranks import check_ranks
 from omnistage.stages.diffusion.ranks.worker import RankSpec
 
 

@@ -9,7 +9,7 @@ import torch
 from support.spread import TOGETHER, Spread, check_pictures, spread_over_ranks
 from support.tiny_pipelines import TIMEOUT_S, Settings, error, result
 
-from omnistage.stages.diffusion.ranks.ranks import RankError
+from omnistage.stages.diffusion.ranks.peers import RankError
 
 pytestmark = pytest.mark.engine
 
@@ -89,9 +89,9 @@ def test_a_result_that_there_is_no_room_for_ends_the_stage(
     def full(*args: Any) -> None:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr("omnistage.stages.diffusion.ranks.ranks.room_for", full)
+    monkeypatch.setattr("omnistage.stages.diffusion.ranks.lockstep.room_for", full)
     job = guided.engine.between_steps(lambda: guided.ranks.rpc("one", from_all=True))
     with pytest.raises(RankError, match="there is no room for a result of rank 1: full"):
         job.result(TIMEOUT_S)
     assert guided.failures.get_nowait() == "there is no room for a result of rank 1: full"
-    guided.ranks.processes[1].kill()  # as the stage's end does
+    guided.ranks.peers.processes[1].kill()  # as the stage's end does

@@ -17,7 +17,7 @@ from support.spread import EXTENSION, TOGETHER, Spread, check_pictures, spread_o
 from support.tiny_pipelines import TIMEOUT_S, Settings, error, made, quiet, result
 
 from omnistage.stages.diffusion.checkpoint import make_tiny, write_tiny
-from omnistage.stages.diffusion.ranks.ranks import RankError
+from omnistage.stages.diffusion.ranks.peers import RankError
 from omnistage.stages.worker.failure import RequestError
 
 
@@ -80,7 +80,7 @@ def test_pictures_of_flux(flux: Spread) -> None:
 async def test_a_method_of_the_extension_on_all_ranks(flux: Spread) -> None:
     assert await flux.rpc("process") == os.getpid()
     processes = await flux.rpc("process", from_all=True)
-    assert processes == [os.getpid(), flux.ranks.processes[1].pid]
+    assert processes == [os.getpid(), flux.ranks.peers.processes[1].pid]
     assert await flux.rpc("process", reply=False) is None
     for rank in (0, 1):
         with pytest.raises(RequestError, match=rf"rank {rank}: RuntimeError: as it was told"):
@@ -185,7 +185,7 @@ async def test_a_call_that_there_is_no_room_to_send_reaches_no_rank(
         raise torch.OutOfMemoryError("full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("omnistage.stages.diffusion.ranks.ranks.as_bytes", full)
+        patch.setattr("omnistage.stages.diffusion.ranks.lockstep.as_bytes", full)
         with pytest.raises(torch.OutOfMemoryError, match="full"):
             result(flux.ask(TOGETHER[0]))
     assert await flux.rpc("fail_on", 2, from_all=True) == ["fine", "fine"]
@@ -230,7 +230,7 @@ def test_a_dead_rank_is_known_at_once_and_fails_what_runs(flux: Spread) -> None:
         assert killed.wait(TIMEOUT_S)
 
     transformer: Any = flux.ranks.denoisers["transformer"]
-    process = flux.ranks.processes[1]
+    process = flux.ranks.peers.processes[1]
     assert process.pid is not None
     with transformer.single_transformer_blocks[0].register_forward_pre_hook(wait):
         job = flux.ask(Settings(0))

@@ -14,7 +14,7 @@ from support.tiny_pipelines import TIMEOUT_S, Settings, error, made, quiet, resu
 from omnistage.stages.device.shared_weights import shared_weights
 from omnistage.stages.diffusion.checkpoint import make_tiny, write_tiny
 from omnistage.stages.diffusion.loading.other_weights import modules_of
-from omnistage.stages.diffusion.ranks.ranks import RankError
+from omnistage.stages.diffusion.ranks.peers import RankError
 from omnistage.stages.worker.failure import RequestError
 
 pytestmark = pytest.mark.engine

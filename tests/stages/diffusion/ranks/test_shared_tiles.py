@@ -9,7 +9,7 @@ from support.spread import Spread, spread_over_ranks
 from support.tiny_pipelines import TIMEOUT_S, Settings, error, made, quiet, result
 
 from omnistage.stages.diffusion.checkpoint import make_tiny, write_tiny
-from omnistage.stages.diffusion.ranks.ranks import RankError
+from omnistage.stages.diffusion.ranks.peers import RankError
 
 pytestmark = pytest.mark.engine
 

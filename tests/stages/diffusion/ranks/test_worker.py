@@ -6,15 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from omnistage.stages.diffusion.ranks.wire import pack, unpack
-from omnistage.stages.diffusion.ranks.worker import (
-    ORDERS,
-    REPLIES,
-    RankOrder,
-    Reply,
+from omnistage.stages.diffusion.ranks.orders import ORDERS, REPLIES, RankOrder, Reply, tell
+from omnistage.stages.diffusion.ranks.process import (
     execute,
-    tell,
 )
+from omnistage.stages.diffusion.ranks.wire import pack, unpack
 
 HOST = torch.device("cpu")
 HEADER = pack(["as it was", torch.ones(2, 3), torch.zeros(0)])[0]
