@@ -15,7 +15,7 @@ from support.offline import ObedientStages, fake_async_omni, fake_omni
 import omnistage
 from omnistage import OmniError
 from omnistage.server import offline
-from omnistage.server.offline.async_omni import OmniOptions
+from omnistage.server.offline.options import OmniOptions
 from omnistage.server.options import RunKeywords, RunOptions, declared
 
 TEXT = (Path(__file__).parent.parent / "docs" / "offline.md").read_text()

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -15,7 +15,16 @@ from omnistage.server.common.fields import parse
 from omnistage.server.common.json_text import check_values
 from omnistage.server.offline.engine import Engine
 from omnistage.server.offline.errors import as_ours
-from omnistage.server.tasks.command_fields import LoadWeights, OfStages, Scale, Wake
+from omnistage.server.tasks.command_fields import (
+    AddLora,
+    LoadWeights,
+    OfStages,
+    PinLora,
+    RemoveLora,
+    Scale,
+    Sleep,
+    Wake,
+)
 from omnistage.server.tasks.commands import Answer
 from omnistage.server.tasks.pieces import Adapter
 from omnistage.stage_configs.checkpoint import PIPELINE, Checkpoint
@@ -33,50 +42,108 @@ NO_CONFIG = f"as names and tensors are for models with a config.json or {PIPELIN
 SEVERAL_MODELS = "have models of their own; name those of one model"
 
 
-def asleep(engine: Engine) -> Asleep:
-    """Returns what of each stage sleeps now."""
-    stages = engine.runtime.fleet.stages if engine.is_open else {}
-    return {name: tuple(link.record.asleep) for name, link in stages.items()}
+class Commands:
+    """Methods that have the stages do what /admin has them do."""
 
+    _engine: Engine
 
-async def change_sleep(
-    engine: Engine, command: str, kind: type[Wake], fields: Mapping[str, object]
-) -> Asleep:
-    """Put stages to sleep, or wake them, once their requests have ended."""
-    with command_of(engine):
-        return asleep_of(await engine.commands.send_drained(command, asked(kind, fields)))
+    @property
+    def sleeping(self) -> Asleep:
+        """By stage, what of it sleeps."""
+        stages = self._engine.runtime.fleet.stages if self._engine.is_open else {}
+        return {name: tuple(link.record.asleep) for name, link in stages.items()}
 
+    async def sleep(
+        self,
+        level: int = 1,
+        tags: Sequence[str] | None = None,
+        stages: Sequence[str] | None = None,
+    ) -> Asleep:
+        """Let requests end, then put weights into the host's memory (1), or drop them (2).
 
-async def change_replicas(engine: Engine, fields: Mapping[str, object]) -> tuple[str, ...]:
-    """Add replicas to a stage, or take some away; those that it has now."""
-    with command_of(engine):
-        scaling = asked(Scale, fields)
-        answer = await engine.commands.scale(scaling)
-    return tuple(answer["stages"][scaling.stage]["replicas"])
+        Fields, refusals and what is meant without `stages` are those of /admin, for all commands.
+        """
+        said = {"level": level, "tags": tags, "stages": stages}
+        return await self._drained("sleep", Sleep, said)
 
+    async def wake(
+        self, tags: Sequence[str] | None = None, stages: Sequence[str] | None = None
+    ) -> Asleep:
+        """Put back what sleeps, or the parts of it that `tags` name."""
+        return await self._drained("wake", Wake, {"tags": tags, "stages": stages})
 
-async def change_adapters(
-    engine: Engine, command: str, kind: type[OfStages], fields: Mapping[str, object]
-) -> Adapters:
-    """Add, remove, pin or list LoRA adapters; those that each stage has now."""
-    with command_of(engine):
-        answer = await engine.commands.send(command, asked(kind, fields))
-    loras = {name: result.get("loras", ()) for name, result in answer["stages"].items()}
-    return msgspec.convert(loras, Adapters)
+    async def load_weights(
+        self,
+        weights: "PathLike | Weights | None" = None,
+        stages: Sequence[str] | None = None,
+    ) -> Asleep:
+        """Load a folder, or pairs of a name and a tensor; None: the last folder again.
 
+        Pairs are all of a checkpoint, by its own names; of a pipeline all of some components, as
+        `transformer.proj_out.weight`. They are read in another thread, and copied to a folder in
+        shared memory that is gone afterwards.
+        """
+        engine, said = self._engine, {"stages": stages}
+        with command_of(engine):
+            if weights is None:
+                return await load_folder(engine, said)
+            if isinstance(weights, str | os.PathLike):
+                return await load_folder(engine, {**said, "path": whole(weights)})
+            model = await model_folder(engine, asked(LoadWeights, said))
+            async with shared_folder(weights, model, engine.directory) as folder:
+                return await load_folder(engine, {**said, "path": str(folder)})
 
-async def load_weights(
-    engine: Engine, weights: "PathLike | Weights | None", fields: Mapping[str, object]
-) -> Asleep:
-    """Load a folder; names and tensors are written to one that is gone afterwards."""
-    with command_of(engine):
-        if weights is None:
-            return await load_folder(engine, fields)
-        if isinstance(weights, str | os.PathLike):
-            return await load_folder(engine, {**fields, "path": whole(weights)})
-        model = await model_folder(engine, asked(LoadWeights, fields))
-        async with shared_folder(weights, model, engine.directory) as folder:
-            return await load_folder(engine, {**fields, "path": str(folder)})
+    async def scale(self, stage: str, replicas: int) -> tuple[str, ...]:
+        """Have so many replicas of a stage, without losing a request; those that it has now."""
+        with command_of(self._engine):
+            scaling = asked(Scale, {"stage": stage, "replicas": replicas})
+            answer = await self._engine.commands.scale(scaling)
+        return tuple(answer["stages"][scaling.stage]["replicas"])
+
+    async def add_lora(
+        self,
+        name: str,
+        path: PathLike,
+        *,
+        weight_name: str | None = None,
+        pinned: bool = False,
+        stages: Sequence[str] | None = None,
+    ) -> Adapters:
+        """Add a LoRA adapter; by stage, those that it has now."""
+        said = {"name": name, "path": whole(path), "weight_name": weight_name, "pinned": pinned}
+        return await self._adapters("add_lora", AddLora, {**said, "stages": stages})
+
+    async def remove_lora(self, name: str, stages: Sequence[str] | None = None) -> Adapters:
+        """Remove an adapter that no request uses."""
+        said = {"name": name, "stages": stages}
+        return await self._adapters("remove_lora", RemoveLora, said)
+
+    async def pin_lora(
+        self, name: str, pinned: bool = True, stages: Sequence[str] | None = None
+    ) -> Adapters:
+        """Keep an adapter from being evicted, or no longer."""
+        said = {"name": name, "pinned": pinned, "stages": stages}
+        return await self._adapters("pin_lora", PinLora, said)
+
+    async def loras(self) -> Adapters:
+        """By stage that takes adapters, those that it has."""
+        return await self._adapters("list_loras", OfStages, {})
+
+    async def _drained(
+        self, command: str, kind: type[Wake], fields: Mapping[str, object]
+    ) -> Asleep:
+        """Have it done once the stages' requests have ended."""
+        with command_of(self._engine):
+            answer = await self._engine.commands.send_drained(command, asked(kind, fields))
+        return asleep_of(answer)
+
+    async def _adapters(
+        self, command: str, kind: type[OfStages], fields: Mapping[str, object]
+    ) -> Adapters:
+        with command_of(self._engine):
+            answer = await self._engine.commands.send(command, asked(kind, fields))
+        loras = {name: result.get("loras", ()) for name, result in answer["stages"].items()}
+        return msgspec.convert(loras, Adapters)
 
 
 async def load_folder(engine: Engine, fields: Mapping[str, object]) -> Asleep:

@@ -9,11 +9,12 @@ from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from omnistage.connectors import make_connector
-from omnistage.server.offline.async_omni import AsyncOmni, OmniOptions
+from omnistage.server.offline.async_omni import AsyncOmni
 from omnistage.server.offline.commands import Asleep
 from omnistage.server.offline.errors import OmniError
 from omnistage.server.offline.loop_thread import LoopThread
 from omnistage.server.offline.many import Prompt
+from omnistage.server.offline.options import OmniOptions
 from omnistage.server.runtime.processes.channels import MakeConnector
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.tasks.pieces import Answer

@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 from omnistage.server.offline.errors import StartFailed
-from omnistage.server.options import RunOptions
+from omnistage.server.options import RunKeywords, RunOptions, given_fields
 from omnistage.stage_configs.declared.problems import nearest
 from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.graph import StageGraph
@@ -71,6 +73,46 @@ class GraphChoice:
                 yield from _of_key(stage, key, value)
         for name, value in self.deadlines.items():
             yield Override(f"deadlines[{name!r}]", ("deadlines", name), value)
+
+
+class OmniOptions(RunKeywords, total=False):
+    """Keywords of Omni and AsyncOmni: options of `omnistage serve`, and some of the graph.
+
+    `graph`: a graph file for the model. `stages`: for a stage by its name, keys of the graph file,
+    or arguments of its engine. `deadlines`: those of the graph file. `progress`: whether bars show
+    on a terminal.
+    """
+
+    graph: str | Path
+    stages: Overrides
+    load_format: Literal["auto", "dummy"]
+    offload: Literal["sequential", "layerwise"]
+    deadlines: Mapping[str, float]
+    max_requests: int
+    progress: bool
+
+
+def chosen(
+    model: str | Path | StageGraph, options: OmniOptions
+) -> tuple[GraphChoice | StageGraph, OfflineOptions]:
+    """Part the keywords into those of the graph and those of its run; raises TypeError."""
+    unknown = options.keys() - OmniOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+    run = given_fields(OfflineOptions, options)
+    run |= {name: options[name] for name in ("max_requests", "progress") if name in options}
+    if isinstance(model, StageGraph):
+        return model, OfflineOptions(**run)
+    graph_file = options.get("graph")
+    choice = GraphChoice(
+        str(model),
+        None if graph_file is None else str(graph_file),
+        options.get("stages", {}),
+        options.get("load_format"),
+        options.get("offload"),
+        options.get("deadlines", {}),
+    )
+    return choice, OfflineOptions(**run)
 
 
 def _of_key(stage: str, key: str, value: object) -> Iterator[Override]:

@@ -24,9 +24,10 @@ async def pictures(
     fields: Mapping[str, object],
     images: Sequence[object],
     mask: object,
-    controls: Sequence[object],
+    control: ImageLike | Sequence[ImageLike],
 ) -> Pieces:
-    """Make pictures of words, or of pictures and words."""
+    """Make pictures of words, or of pictures and words; `control`: one image, or several."""
+    controls = control if isinstance(control, list | tuple) else [control]
     for name in OF_FILES:
         if fields.get(name) is not None:
             raise unsupported(name, f"{name}: pictures are Pillow's, so it")
@@ -36,12 +37,12 @@ async def pictures(
     if len(controls) > MAX_CONTROLS:
         raise invalid(CONTROL, f"has {len(controls)} images; at most {MAX_CONTROLS}")
     sources = await asyncio.to_thread(sources_of, images, "images")
-    control = await asyncio.to_thread(sources_of, controls, CONTROL)
+    shown = await asyncio.to_thread(sources_of, controls, CONTROL)
     masked = None if mask is None else await asyncio.to_thread(source_of, mask, "mask")
     warn_of(asked.unknown)
     with ExitStack() as until:
         caller = LocalCaller(until)
-        made = answer_images(engine.service, asked, caller, sources, masked, control)
+        made = answer_images(engine.service, asked, caller, sources, masked, shown)
         async with aclosing(made) as pieces:
             async for piece in pieces:
                 yield piece
@@ -52,6 +53,9 @@ def sources_of(images: Sequence[object], name: str) -> list[Source]:
     return [source_of(image, f"{name}[{i}]") for i, image in enumerate(images)]
 
 
-def several(given: ImageLike | Sequence[ImageLike]) -> list[ImageLike]:
-    """Return a field's images: one alone, or those of a list or tuple."""
-    return list(given) if isinstance(given, list | tuple) else [given]  # type: ignore[list-item]
+def image_fields(
+    prompt: str | Sequence[str], fields: Mapping[str, object], is_streamed: bool
+) -> dict[str, object]:
+    """The fields of a body of /v1/images."""
+    words = prompt if isinstance(prompt, str) else list(prompt)
+    return {**fields, "prompt": words, "stream": is_streamed}
