@@ -110,7 +110,7 @@ class OmnistageConnector(StepConnector):
         self, request: Request, blocks: KVCacheBlocks, num_external: int
     ) -> None:
         """No KV is loaded; the request runs."""
-        self.scheduler_half.admit(request)
+        self.scheduler_half.exports.admit(request)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """Describe this step to the worker half."""

@@ -23,7 +23,7 @@ class RowNumbers:
     """Rows 1 to num_rows; row 0 is the dummy of padding and profiling."""
 
     def __init__(self, num_rows: int, max_model_len: int, block_size: int) -> None:
-        self.block_size = block_size
+        self._block_size = block_size
         self.row_of: dict[str, int] = {}
         self._free = list(range(num_rows, 0, -1))
         max_blocks = -(-max_model_len // block_size) + 1
@@ -99,6 +99,6 @@ class RowNumbers:
             positions += np.arange(ends[-1]) - np.repeat(ends - counts, counts)
             is_last = np.zeros(ends[-1], bool)
             is_last[ends - 1] = True
-        blocks, offsets = np.divmod(positions, self.block_size)
-        slots = self._blocks[rows, blocks] * self.block_size + offsets
+        blocks, offsets = np.divmod(positions, self._block_size)
+        slots = self._blocks[rows, blocks] * self._block_size + offsets
         return StepTokens(rows, positions, slots, is_last)

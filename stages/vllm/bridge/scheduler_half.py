@@ -12,18 +12,18 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 from omnistage.stages.vllm.bridge.blocked import BlockedRows
-from omnistage.stages.vllm.bridge.drafts import Drafts, draft_lines
+from omnistage.stages.vllm.bridge.drafts import Drafts
+from omnistage.stages.vllm.bridge.exports import Exports
 from omnistage.stages.vllm.bridge.late_inputs import LateInputs
 from omnistage.stages.vllm.bridge.late_rows import COMPUTED, NO_ROW
 from omnistage.stages.vllm.bridge.prefill_part import PrefillPart, least_part
 from omnistage.stages.vllm.bridge.request_inputs import RequestInputs
-from omnistage.stages.vllm.bridge.rows import Longs, RowNumbers, StepTokens
-from omnistage.stages.vllm.rows.row_cache import RowCache, Wanted, wanted_rows
-from omnistage.stages.vllm.rows.row_index import Flags
+from omnistage.stages.vllm.bridge.rows import RowNumbers, StepTokens
+from omnistage.stages.vllm.rows.row_cache import RowCache, wanted_rows
 from omnistage.stages.vllm.rows.row_store import RowStore
 from omnistage.stages.vllm.step import step
 from omnistage.stages.vllm.step.ranks import is_lockstep
-from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
+from omnistage.stages.vllm.step.request_options import RequestOptions
 from omnistage.stages.vllm.step.step import Finished, StartedRequest, StepMeta
 from omnistage.stages.worker.ledger import Held, Ledger, Seen
 
@@ -55,9 +55,7 @@ class SchedulerHalf:
         self._late = late_inputs
         self._ledger = ledger
         self._inputs: dict[str, RequestInputs] = {}
-        self._export: dict[int, tuple[str, Wanted]] = {}  # by row, whose rows leave and which
-        self._row_cache = row_cache
-        self._drafts = drafts  # of an engine that speculates
+        self.exports = Exports(block_size, row_cache, drafts)
         self._ids: dict[str, str] = {}
         self._next_look = 0.0
         self._blocked = blocked
@@ -197,38 +195,9 @@ class SchedulerHalf:
         if self._ledger is not None:
             self._ledger.write(Seen.WAITING, num_requests)
 
-    # What the prefix cache is read for
-
-    def num_readable(self, request: Request) -> int | None:
-        """Leading tokens that a request may read from the prefix cache; None: all of them."""
-        exported = exported_rows(request)
-        if exported is None:
-            return None
-        return 0 if self._row_cache is None else self._row_cache.num_readable(request, exported)
-
-    def clear_row_cache(self) -> None:
-        """Forget the rows that are kept."""
-        if self._row_cache is not None:
-            self._row_cache.clear()
-
-    def begin_step(self, hash_block_size: int) -> None:
-        """Before the prefix cache is asked for a step; rows are kept by its own blocks only."""
-        if hash_block_size != self._rows.block_size:
-            self._row_cache = None
-        if self._row_cache is not None:
-            self._row_cache.begin_step()
-
-    def admit(self, request: Request) -> None:
-        """The engine runs a request, for the first time or again."""
-        if self._drafts is not None and exported_rows(request) is not None:
-            self._drafts.watch(request)
-
     def finish(self, request: Request) -> None:
         """Drop what is known of a request that ended, but for the rows that are kept of it."""
-        if self._drafts is not None:
-            self._drafts.forget(request.request_id)
-        if self._row_cache is not None:
-            self._row_cache.finish(request)
+        self.exports.finish(request)
         self.forget(request.request_id)
 
     # What a step is made of
@@ -236,18 +205,17 @@ class SchedulerHalf:
     def build(self, output: SchedulerOutput) -> StepMeta:
         """Describe this step's tokens to the worker half."""
         meta = StepMeta()
-        if self._drafts is not None:
-            meta.accepted = self._drafts.settle()
+        meta.accepted = self.exports.settle()
         for request_id, row in self._rows.release(output):
             meta.finished.append(Finished(row, request_id))
-            self._export.pop(row, None)
+            self.exports.end(row)
             self.forget(request_id)
         for row, new in self._rows.assign(output):
             options = RequestOptions.of(new.sampling_params)
             meta.started.append(StartedRequest(row, new.req_id, self._start(row, new, options)))
         if meta.started or meta.finished:
             self._count()
-        if output.total_num_scheduled_tokens == 0 or (self._late is None and not self._export):
+        if output.total_num_scheduled_tokens == 0 or (self._late is None and not self.exports):
             return meta  # nothing comes in or goes out
         tokens = self._rows.tokens(output)
         columns = np.empty((len(tokens.rows), self._num_words), np.int32)
@@ -259,8 +227,8 @@ class SchedulerHalf:
         meta.columns = columns
         if self._late is not None:
             self._add_inputs(meta, columns, tokens)
-        if self._export:
-            self._add_export(meta, tokens, output)
+        if self.exports:
+            self.exports.add_to(meta, tokens, output)
         return meta
 
     def _start(self, row: int, new: Any, options: RequestOptions | None) -> RequestOptions | None:
@@ -277,7 +245,8 @@ class SchedulerHalf:
                 self._places[row] = inputs.rows.places
                 inputs.rows.places = self._places[row]
         if options.exported is not None:
-            self._export[row] = new.req_id, wanted_rows(options.exported, new.prompt_token_ids)
+            wanted = wanted_rows(options.exported, new.prompt_token_ids)
+            self.exports.begin(row, new.req_id, wanted)
         return msgspec.structs.replace(options, late=None, exported=None)
 
     def _add_inputs(self, meta: StepMeta, columns: step.Ints, tokens: StepTokens) -> None:
@@ -302,63 +271,7 @@ class SchedulerHalf:
         self._places[tokens.rows[which], tokens.positions[which]] = COMPUTED
         return store.take(places[which])
 
-    def _add_export(self, meta: StepMeta, tokens: StepTokens, output: SchedulerOutput) -> None:
-        is_exported = np.zeros(len(tokens.rows), bool)
-        places = np.full(len(tokens.rows), -1, np.int64)
-        parts = parts_of(tokens.rows)
-        for row, (request_id, wanted) in list(self._export.items()):
-            mine = parts.get(row)
-            if mine is None:
-                continue
-            positions = tokens.positions[mine]
-            if isinstance(wanted, bool):
-                is_exported[mine] = wanted
-            else:
-                inside = np.minimum(positions, len(wanted) - 1)
-                is_exported[mine] = wanted[inside] & (positions < len(wanted))
-                if positions[-1] >= len(wanted) - 1:
-                    del self._export[row]  # its prompt has been read
-            if self._row_cache is not None:
-                replay, places[mine] = self._row_cache.step(
-                    request_id, row, positions, is_exported[mine]
-                )
-                meta.replays += [] if replay is None else [replay]
-        if is_exported.any():
-            meta.export = np.flatnonzero(is_exported)
-            if self._drafts is not None and output.scheduled_spec_decode_tokens:
-                self._hold_drafts(self._drafts, meta, tokens, draft_lines(output)[meta.export])
-            meta.export_positions = tokens.positions[meta.export].astype(np.int32)
-            meta.export_places = places[meta.export]
-
-    def _hold_drafts(
-        self, drafts: Drafts, meta: StepMeta, tokens: StepTokens, is_draft: Flags
-    ) -> None:
-        """Rows of drafts come last, and wait."""
-        assert meta.export is not None
-        held = meta.export[is_draft]
-        if len(held) == 0:
-            return
-        meta.export = np.concatenate([meta.export[~is_draft], held])
-        meta.num_held = len(held)
-        parts = parts_of(tokens.rows[held])
-        request_ids = [self._export[row][0] for row in parts]
-        counts = [part.stop - part.start for part in parts.values()]
-        drafts.hold(request_ids, counts, tokens.positions[held])
-
     def shutdown(self) -> None:
         """Close what this half owns."""
         if self._late is not None:
             self._late.shutdown()
-
-
-def exported_rows(request: Request) -> ExportedRows | None:
-    """The rows of a request that leave."""
-    options = RequestOptions.of(request.sampling_params)
-    return None if options is None else options.exported
-
-
-def parts_of(rows: Longs) -> dict[int, slice]:
-    """Where each request's tokens are in a step, in which they are neighbours."""
-    starts = np.flatnonzero(np.diff(rows, prepend=-1)).tolist()
-    ends = [*starts[1:], len(rows)]
-    return {int(rows[start]): slice(start, end) for start, end in zip(starts, ends, strict=True)}

@@ -62,17 +62,17 @@ class RowReadingScheduler(Scheduler):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self._half = self.connector.scheduler_half
-        manager = _BoundedManager(self.kv_cache_manager, self._half.num_readable)
+        manager = _BoundedManager(self.kv_cache_manager, self._half.exports.num_readable)
         self.kv_cache_manager = manager
 
     def schedule(self, *args: object, **kwargs: object) -> SchedulerOutput:
-        self._half.begin_step(self.hash_block_size)
+        self._half.exports.begin_step(self.hash_block_size)
         output: SchedulerOutput = super().schedule(*args, **kwargs)
         return output
 
     def reset_prefix_cache(self, *args: object, **kwargs: object) -> bool:
         """Resets like the scheduler; kept rows go too."""
-        self._half.clear_row_cache()
+        self._half.exports.clear_row_cache()
         is_reset: bool = super().reset_prefix_cache(*args, **kwargs)
         return is_reset
 

@@ -118,7 +118,7 @@ class Engine:
         """Nothing is cached, and there is room for rows of so many blocks."""
         self.scheduler.reset_prefix_cache()
         cache = RowCache(num_row_slots, BLOCK, most_replayed) if num_row_slots else None
-        self.half._row_cache = cache
+        self.half.exports.row_cache = cache
         self.tokens: dict[str, list[int]] = {}  # of each request, its answer's too
         self.wanted: dict[str, list[int]] = {}  # positions of which rows must leave
         self.num_read: dict[str, int] = {}  # tokens, when it began
@@ -217,7 +217,7 @@ class Engine:
 
     def _check_nothing_is_left(self) -> None:
         """No request is known, and each slot is a block's or free."""
-        cache = self.half._row_cache
+        cache = self.half.exports.row_cache
         if cache is not None:
             index = cache._index
             assert not cache._requests
@@ -316,9 +316,9 @@ def test_two_requests_with_one_prompt_at_once_send_all_of_their_rows(engine: Eng
 def test_nothing_is_replayed_after_the_prefix_cache_was_reset(engine: Engine) -> None:
     engine.ask("before", text(60, 0), 4, ALL)
     engine.run()
-    assert len(engine.half._row_cache) > 0
+    assert len(engine.half.exports.row_cache) > 0
     engine.scheduler.reset_prefix_cache()
-    assert len(engine.half._row_cache) == 0
+    assert len(engine.half.exports.row_cache) == 0
     engine.ask("after", text(60, 0), 4, ALL)
     engine.run()
     assert engine.num_read["after"] == 0
