@@ -4,12 +4,13 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
+from omnistage.bench.profile.intervals import Intervals, Times, TimeWindow, shares, union
 from omnistage.bench.profile.traces import TraceError, TraceEvent
 
 US = 1e-6
@@ -25,8 +26,6 @@ SLOWED = (
     "A profile slows what it looks at: the figures of this level are not to be compared with those "
     "of others."
 )
-
-Times = npt.NDArray[np.float64]
 
 
 class Kernel(BaseModel, frozen=True):
@@ -155,12 +154,12 @@ class Recorded:
             raise TraceError(f"the trace of stage {self.stage} is empty")
         return max(begin for begin, _ in self._spans), min(end for _, end in self._spans)
 
-    def busy(self, window: "TimeWindow", *, kernels: bool) -> "Intervals":
+    def busy(self, window: TimeWindow, *, kernels: bool) -> Intervals:
         """When at least one runs."""
         runs = self._runs[kernels]
         return union(window.clipped(np.array(runs.starts), np.array(runs.ends)))
 
-    def profile(self, window: "TimeWindow", *, kernels: bool, beside: float) -> StageProfile:
+    def profile(self, window: TimeWindow, *, kernels: bool, beside: float) -> StageProfile:
         """Returns its figures."""
         runs = self._runs[kernels]
         starts, ends = np.array(runs.starts), np.array(runs.ends)
@@ -192,7 +191,7 @@ class Recorded:
                     median_s=float(np.median(own)) * US,
                 )
 
-    def _steps_in(self, window: "TimeWindow") -> Steps | None:
+    def _steps_in(self, window: TimeWindow) -> Steps | None:
         """Returns the steps of the row that has most, on a GPU if there are any there.
 
         A step has a row for each of its streams, and ranks make the same steps.
@@ -216,72 +215,6 @@ def steps_of(steps: Times) -> Steps:
         period_s=float(np.median(np.diff(starts))) * US if has_next else None,
         gap_s=float(np.median(starts[1:] - ends[:-1])) * US if has_next else None,
     )
-
-
-class Intervals(NamedTuple):
-    """Starts and ends, microseconds."""
-
-    starts: Times
-    ends: Times
-
-    @property
-    def total(self) -> float:
-        """All of them together, where they do not overlap."""
-        return float((self.ends - self.starts).sum())
-
-
-class TimeWindow(NamedTuple):
-    """From when to when, microseconds."""
-
-    begin: float
-    end: float
-
-    @property
-    def length(self) -> float:
-        """In microseconds."""
-        return self.end - self.begin
-
-    def has(self, times: Times) -> npt.NDArray[np.bool_]:
-        """Returns which of these are in it."""
-        return (times >= self.begin) & (times < self.end)
-
-    def clipped(self, starts: Times, ends: Times) -> Intervals:
-        """Returns what of each is in it; those of which nothing is are left out."""
-        starts, ends = np.clip(starts, *self), np.clip(ends, *self)
-        some = ends > starts
-        return Intervals(starts[some], ends[some])
-
-
-def union(runs: Intervals) -> Intervals:
-    """When at least one runs: intervals in their order that do not touch."""
-    if not len(runs.starts):
-        return runs
-    order = np.argsort(runs.starts, kind="stable")
-    starts, ends = runs.starts[order], np.maximum.accumulate(runs.ends[order])
-    begins = np.concatenate([[True], starts[1:] > ends[:-1]])
-    lasts = np.concatenate([begins[1:], [True]])
-    return Intervals(starts[begins], ends[lasts])
-
-
-def shares(busy: Sequence[Intervals], window: TimeWindow) -> dict[tuple[int, ...], float]:
-    """The share of the window for each set of stages (their numbers) that compute together."""
-    times = [np.array([window.begin])]
-    changes = [np.array([0])]
-    for number, own in enumerate(busy):
-        bit = np.full(len(own.starts), 1 << number)
-        times += [own.starts, own.ends]
-        changes += [bit, -bit]
-    moments, bits = np.concatenate(times), np.concatenate(changes)
-    order = np.argsort(moments, kind="stable")
-    sets = np.cumsum(bits[order])
-    lengths = np.diff(np.append(moments[order], window.end))
-    found: dict[tuple[int, ...], float] = {}
-    for value in np.unique(sets).tolist():
-        members = tuple(number for number in range(len(busy)) if value >> number & 1)
-        length = float(lengths[sets == value].sum())
-        if length > 0:
-            found[members] = length / window.length
-    return found
 
 
 def profile_of(recorded: Sequence[Recorded], file: str, **more: Any) -> Profile:

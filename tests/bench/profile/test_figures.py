@@ -6,15 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.profiles import EPOCH_NS, Event, content, profile_of_events, run, span
 
-from omnistage.bench.profile.figures import (
-    Intervals,
-    Profile,
-    Recorded,
-    TimeWindow,
-    profile_of,
-    shares,
-    union,
-)
+from omnistage.bench.profile.figures import Profile, Recorded, profile_of
+from omnistage.bench.profile.intervals import Intervals, TimeWindow, shares, union
 from omnistage.bench.profile.traces import ProfileTrace, TraceError
 
 THREAD: Event = {"pid": 4321, "tid": 99}
