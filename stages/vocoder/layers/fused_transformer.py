@@ -14,17 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from omnistage.stages.vocoder.layers.attention_kernels import MIN_HALF, Heads, attend, move_on
 from omnistage.stages.vocoder.layers.products import packed
-from omnistage.stages.vocoder.layers.transformer_kernels import (
-    MIN_HALF,
-    Heads,
-    attend,
-    begin,
-    end_branch,
-    gate,
-    move_on,
-    rotations,
-)
+from omnistage.stages.vocoder.layers.transformer_kernels import begin, end_branch, gate, rotations
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 
