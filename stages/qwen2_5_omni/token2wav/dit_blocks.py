@@ -11,6 +11,7 @@ from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5O
 
 from omnistage.stages.vllm.step.transfer import to_device
 
+MAX_BLOCKS = 512  # that one forward has of several windows
 NONE = -1  # no neighbour
 NORM_EPS = 1e-6
 
@@ -192,3 +193,17 @@ def _codes_of(window: Window, size: int) -> Table:
     codes = np.full(window.num_blocks * size, NONE)
     codes[: len(window.codes)] = window.codes
     return codes.reshape(-1, size)
+
+
+def batches(windows: Sequence[Window]) -> Iterator[list[Window]]:
+    """In order, each of at most MAX_BLOCKS, or of one window."""
+    batch: list[Window] = []
+    num_blocks = 0
+    for window in windows:
+        num_blocks += window.num_blocks
+        if batch and num_blocks > MAX_BLOCKS:
+            yield batch
+            batch, num_blocks = [], window.num_blocks
+        batch.append(window)
+    if batch:
+        yield batch

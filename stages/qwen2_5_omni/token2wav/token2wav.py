@@ -7,7 +7,7 @@ the future is cut off: a stream differs from the solution of the whole answer by
 after the `ahead` ones of each chunk would have changed.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from omnistage.stages.messages.to_gateway import NumChannels
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen2_5_omni.token2wav.bigvgan import WindowVocoder
 from omnistage.stages.qwen2_5_omni.token2wav.dit import BlockDiT
-from omnistage.stages.qwen2_5_omni.token2wav.dit_blocks import Window
+from omnistage.stages.qwen2_5_omni.token2wav.dit_blocks import Window, batches
 from omnistage.stages.qwen2_5_omni.token2wav.flow import (
     STAGES,
     Noise,
@@ -40,7 +40,6 @@ from omnistage.stages.vllm.step.transfer import to_device
 from omnistage.stages.vocoder.decoder import Decoded, Frames, StreamPiece
 
 SAMPLE_RATE_HZ = 24_000  # the checkpoint does not say it
-MAX_BLOCKS = 512  # that one forward of the DiT has of several windows
 WARM_UP_BLOCKS = 3
 
 
@@ -211,7 +210,7 @@ class Token2Wav:
             for piece, solution, state in zip(pieces, solutions, states, strict=True)
         ]
         velocities = [
-            velocity for batch in _batches(windows) for velocity in self.dit.velocities(batch)
+            velocity for batch in batches(windows) for velocity in self.dit.velocities(batch)
         ]
         solved = evaluated(solutions, states, velocities, self._times)
         for piece, solution in zip(pieces, solved, strict=True):
@@ -283,7 +282,7 @@ class Token2Wav:
             mels.append(now.mel[sound.start - now.mel_start : sound.end - now.mel_start])
             first = (now.num_sent - sound.start) * size
             heard.append(slice(first, (sound.ready - sound.start) * size))
-            piece.state.next = _after(now, sound, self._plan.schedule.context)
+            piece.state.next = now.after(sound, self._plan.schedule.context)
         return self._vocoder(torch.stack(mels)), heard
 
     def _silence(self, num_rows: int) -> tuple[torch.Tensor, list[slice]]:
@@ -293,29 +292,3 @@ class Token2Wav:
 def _known(piece: StreamPiece[AnswerStream]) -> Known:
     codes = np.concatenate([piece.state.now.codes, piece.frames[:, 0].astype(np.int64)])
     return Known(codes, piece.is_last)
-
-
-def _after(now: StreamProgress, sound: NextSound, context: int) -> StreamProgress:
-    """Frames that no window will need are dropped."""
-    start = max(sound.ready - context, 0)
-    return replace(
-        now,
-        mel=now.mel[start - now.mel_start :].clone(),
-        mel_start=start,
-        num_windows=sound.num_windows,
-        num_sent=sound.ready,
-    )
-
-
-def _batches(windows: Sequence[Window]) -> Iterator[list[Window]]:
-    """In order, each of at most MAX_BLOCKS, or of one window."""
-    batch: list[Window] = []
-    num_blocks = 0
-    for window in windows:
-        num_blocks += window.num_blocks
-        if batch and num_blocks > MAX_BLOCKS:
-            yield batch
-            batch, num_blocks = [], window.num_blocks
-        batch.append(window)
-    if batch:
-        yield batch

@@ -1,6 +1,6 @@
 """Plans the next step of a stream of token2wav: an evaluation, a vocoder window, or nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,17 @@ class StreamProgress:
     def mel_end(self) -> int:
         """The first frame that is not there."""
         return self.mel_start + len(self.mel)
+
+    def after(self, sound: "NextSound", context: int) -> "StreamProgress":
+        """Return the progress once a window is decoded; frames that none will need are dropped."""
+        start = max(sound.ready - context, 0)
+        return replace(
+            self,
+            mel=self.mel[start - self.mel_start :].clone(),
+            mel_start=start,
+            num_windows=sound.num_windows,
+            num_sent=sound.ready,
+        )
 
 
 class Known(NamedTuple):

@@ -8,14 +8,18 @@ import torch
 from support.token2wav import make_speakers, make_token2wav, random_codes
 
 from omnistage.stages.qwen2_5_omni.token2wav.dit import BlockDiT
-from omnistage.stages.qwen2_5_omni.token2wav.dit_blocks import BlockList, Window, make_block_list
+from omnistage.stages.qwen2_5_omni.token2wav.dit_blocks import (
+    MAX_BLOCKS,
+    BlockList,
+    Window,
+    make_block_list,
+)
 from omnistage.stages.qwen2_5_omni.token2wav.dit_graphs import (
     DiTGraphs,
     StaticBlocks,
     counts_of_graphs,
     fitting,
 )
-from omnistage.stages.qwen2_5_omni.token2wav.token2wav import MAX_BLOCKS
 
 VOICE = make_speakers()["Ethan"]
 # Products of other sizes round otherwise, and what neighbours bring is multiplied by 8: on a CPU
