@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, UMT5EncoderMode
 from omnistage.stages.dreamid_omni.audio_vae import HOP, RATE_HZ, AudioVae
 from omnistage.stages.dreamid_omni.checkpoint import weights
 from omnistage.stages.dreamid_omni.checkpoint.layout import TOKENIZER, check_files
+from omnistage.stages.dreamid_omni.guidance import Scales
 from omnistage.stages.dreamid_omni.positions import REFERENCE_FRAME
 from omnistage.stages.dreamid_omni.references import (
     FACES,
@@ -62,24 +63,6 @@ class EncodedReferences:
     def num_faces(self) -> int:
         """Return how many latents are faces."""
         return self.faces.shape[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Scales:
-    """How much guidance moves: of the video by its text and faces, of the audio by its voices."""
-
-    text: float
-    faces: float
-    audio_text: float
-    voices: float
-
-    def moved(self, video: Tensor, audio: Tensor) -> tuple[Tensor, Tensor]:
-        """Return velocities, of those of the four rows of each video."""
-        whole, wordless, faceless, _ = video.float().chunk(4)
-        shown = wordless + self.text * (whole - wordless) + self.faces * (whole - faceless)
-        whole, wordless, _, voiceless = audio.float().chunk(4)
-        heard = wordless + self.audio_text * (whole - wordless) + self.voices * (whole - voiceless)
-        return shown, heard
 
 
 class DreamIDOmniPipeline(DiffusionPipeline):
