@@ -14,8 +14,9 @@ from omnistage.stages.diffusion.blocks.compiled import is_compiled, undo
 from omnistage.stages.diffusion.control.control import ControlOptions
 from omnistage.stages.diffusion.control.step_cache import CONFIGS
 from omnistage.stages.diffusion.loading.attention import check_attention, set_attention
+from omnistage.stages.diffusion.loading.components import compile_blocks
 from omnistage.stages.diffusion.loading.float8 import QUANTIZATIONS, quantize
-from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptions, compile_blocks
+from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptions
 
 KINDS = ("attention", "compile", "quantization", "step_cache")
 

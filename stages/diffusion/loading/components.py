@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Protocol, runtime_checkable
 
+import torch
 from diffusers import DiffusionPipeline
 from torch.nn import Module
+
+from omnistage.stages.diffusion.blocks.compiled import compile_forward
+from omnistage.stages.diffusion.blocks.fused import flatten, fuse
 
 logger = logging.getLogger(__name__)
 
@@ -196,3 +200,21 @@ def overlap(one: Module, other: Module) -> bool:
     return any(part is one for part in other.modules()) or any(
         part is other for part in one.modules()
     )
+
+
+def compile_blocks(parts: Parts, device: torch.device, may_choose: bool = True) -> None:
+    """Compile the denoisers' repeated blocks at their first use; raises ValueError without any.
+
+    Those that have kernels of our own on the device where they will be get them, and VAEs compute
+    single frames as pictures. `may_choose`: nobody chose the attention, so it may be
+    FlashAttention 3.
+    """
+    for name, module in parts.dit.items():
+        blocks = repeated_blocks(module)
+        if not blocks:
+            raise ValueError(f"compile: {name} ({type(module).__name__}) has no repeated blocks")
+        fuse(module, device, may_choose)
+        for block in blocks:
+            compile_forward(block)
+    for vae in parts.vae.values():
+        flatten(vae)

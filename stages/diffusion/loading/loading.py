@@ -15,8 +15,6 @@ from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
-from omnistage.stages.diffusion.blocks.compiled import compile_forward
-from omnistage.stages.diffusion.blocks.fused import flatten, fuse
 from omnistage.stages.diffusion.controlnets import OPTION as CONTROLNET
 from omnistage.stages.diffusion.loading.attention import (
     VLLM_FLASH_3,
@@ -26,10 +24,10 @@ from omnistage.stages.diffusion.loading.attention import (
 from omnistage.stages.diffusion.loading.components import (
     Parts,
     Roles,
+    compile_blocks,
     denoises,
     has_tiles,
     modules_in,
-    repeated_blocks,
 )
 from omnistage.stages.diffusion.loading.controlnets import ControlNets, component_of
 from omnistage.stages.diffusion.loading.custom_args import check_custom_args, check_no_modules
@@ -293,21 +291,3 @@ class LoadOptions(EngineOptions):
     ) -> None:
         start = Start(stage, device, dtype, free_bytes(device), ADVICE, sizes)
         start.check(takes_turns=self.offload is not None)
-
-
-def compile_blocks(parts: Parts, device: torch.device, may_choose: bool = True) -> None:
-    """Compile the denoisers' repeated blocks at their first use; raises ValueError without any.
-
-    Those that have kernels of our own on the device where they will be get them, and VAEs compute
-    single frames as pictures. `may_choose`: nobody chose the attention, so it may be
-    FlashAttention 3.
-    """
-    for name, module in parts.dit.items():
-        blocks = repeated_blocks(module)
-        if not blocks:
-            raise ValueError(f"compile: {name} ({type(module).__name__}) has no repeated blocks")
-        fuse(module, device, may_choose)
-        for block in blocks:
-            compile_forward(block)
-    for vae in parts.vae.values():
-        flatten(vae)

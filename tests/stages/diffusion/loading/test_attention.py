@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from omnistage.stages.diffusion.checkpoint import make_tiny, write_tiny
 from omnistage.stages.diffusion.loading import loading
 from omnistage.stages.diffusion.loading.attention import BACKENDS, set_attention
-from omnistage.stages.diffusion.loading.components import Parts
+from omnistage.stages.diffusion.loading.components import Parts, compile_blocks
 from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptions
 from omnistage.stages.diffusion.merging.calls import nested
 from omnistage.stages.diffusion.merging.learning import first_calls
@@ -202,7 +202,7 @@ def test_compiled_blocks_have_flash_attention_3_where_it_is_there_and_none_was_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(FLASH_3_PROBLEM, lambda _: problem)
-    monkeypatch.setattr(loading, "compile_blocks", partial(as_on_a_gpu, loading.compile_blocks))
+    monkeypatch.setattr(loading, "compile_blocks", partial(as_on_a_gpu, compile_blocks))
     parts = LoadOptions(device="cpu", **options).load(str(folder / "qwen-image")).parts
     assert chosen(parts) == ({has_flash_3} if has_flash_3 is not None else set())
 

@@ -22,10 +22,10 @@ from omnistage.stages.diffusion.checkpoint import MAKERS, write_tiny
 from omnistage.stages.diffusion.checkpoint.real_qwen_image import write_real_qwen_image
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 from omnistage.stages.diffusion.loading import loading as loading_module
-from omnistage.stages.diffusion.loading.components import Parts
+from omnistage.stages.diffusion.loading.components import Parts, compile_blocks
 from omnistage.stages.diffusion.loading.dummy_components import empty_components, num_bytes
 from omnistage.stages.diffusion.loading.folders import sizes_of
-from omnistage.stages.diffusion.loading.loading import LoadOptions, compile_blocks
+from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.request.outputs import to_uint8
 
 SMALL = {"height": 32, "width": 32, "output_type": "pt"}
