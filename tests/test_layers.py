@@ -160,7 +160,7 @@ COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it 
 # Weights of a program that has an `Omni` are written in its own process, once there are any.
 WEIGHTS_GIVEN = ("server/offline/", f"{OURS}.stages.device.shared_weights")
 # Loaded when a graph asks for Ray.
-OF_RAY = ("server/placement/ray.py",)
+OF_RAY = ("server/placement/ray.py", "server/placement/ray_agent.py")
 # A function of vLLM's kernels and no engine; loaded when a graph asks for it.
 ATTENTION_OF_VLLM = "stages/diffusion/blocks/flash_3.py"
 BARE_PIPELINE = "bench/bare.py"  # what a server is compared with; loaded when it is asked for
