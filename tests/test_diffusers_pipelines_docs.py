@@ -11,16 +11,9 @@ from diffusers import (
     StableVideoDiffusionPipeline,
     WanPipeline,
 )
-from pipelines import (
-    BROKEN,
-    COMMAND,
-    PAGE,
-    Judgement,
-    component_classes,
-    page,
-    pipeline_classes,
-    recorded,
-)
+from pipeline_classes import component_classes, pipeline_classes
+from pipeline_rules import BROKEN, Judgement
+from pipelines import COMMAND, PAGE, page, recorded
 from support.tiny_pipelines.compare import ARGUMENTS_DIFFER, Comparison, compare
 
 from omnistage.stages.diffusion.engine.warm_up import CHANGES_ATTENTION, DIFFERS, NO_PAIRS

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from pipelines import pipeline_classes
+from pipeline_classes import pipeline_classes
 from support.doors import ONE_SHOT
 from support.gateway import SYNTH, RunningGateway, making_videos, running_gateway
 from support.pictures import mask_png, png

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from realtime_speed import gap_of
+from realtime_texts import gap_of
 
 
 def token(text: str, logprob: float, *others: tuple[str, float]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import diffusers
 import torch
 from diffusers import DDIMScheduler
-from pipelines import component_classes
+from pipeline_classes import component_classes
 from support.tiny_pipelines import quiet
 from support.tiny_pipelines.qwen_images import CLASSES as QWEN_CLASSES
 from support.tiny_pipelines.recipes import LARGE, Recipe, recipe_of
