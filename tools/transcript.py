@@ -22,7 +22,8 @@ from urllib.parse import urljoin
 
 import httpx
 from ear import errors, words
-from page import NO_BROWSER, browser_path, opened
+from page import NO_BROWSER, browser_path
+from page_flows import opened
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 from support.drawings import faults, seen

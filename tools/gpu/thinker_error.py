@@ -21,25 +21,19 @@ import asyncio
 import json
 import sys
 import tempfile
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from thinker_rows import TARGET, Rows, edge
 
 from omnistage.bench.speech import Texts
-from omnistage.connectors import make_connector
-from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stages.device.dtypes import dtype_of
-from omnistage.stages.messages.edge import EDGE, Edge
 from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder
 from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 from omnistage.stages.qwen3_omni.thinker import THINKER
@@ -49,11 +43,8 @@ from omnistage.stages.vllm.engine.engine import make_engine
 from omnistage.stages.vllm.step.ports import BridgeConfig, Sink
 from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
-from omnistage.stages.worker.ports import Port
 
-CHANNEL, TARGET = "error.rows", "error"
 CHUNK_ROWS = 256
-PATIENCE_S = 60.0
 COMMON: Mapping[str, Any] = {
     "enforce_eager": True,
     "max_model_len": 1024,
@@ -66,34 +57,6 @@ COMMON: Mapping[str, Any] = {
 ON_CPU: Mapping[str, Any] = {"dtype": "float32", "kv_cache_memory_bytes": 64 << 20}
 ON_GPU: Mapping[str, Any] = {"dtype": "bfloat16", "kv_cache_memory_bytes": 2 << 30}
 QUANTIZING = ("quantization", "quantization_config")
-
-
-@dataclass
-class Rows:
-    """The rows of the edge: each request's by position, and who has had all."""
-
-    values: dict[str, dict[int, torch.Tensor]] = field(default_factory=lambda: defaultdict(dict))
-    complete: set[str] = field(default_factory=set)
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def take(self, chunk: Chunk[Edge]) -> None:
-        """From the thread that reads the edge."""
-        with self.changed:
-            if "hidden" in chunk.tensors:
-                positions = chunk.tensors["positions"].numpy().tolist()
-                rows = values_of(chunk.tensors["hidden"])
-                self.values[chunk.request_id] |= dict(zip(positions, rows, strict=True))
-            if chunk.last:
-                self.complete.add(chunk.request_id)
-                self.changed.notify()
-
-    def of(self, name: str) -> torch.Tensor:
-        """Float32 [positions, hidden], once all have come; raises TimeoutError."""
-        with self.changed:
-            if not self.changed.wait_for(lambda: name in self.complete, PATIENCE_S):
-                raise TimeoutError(f"the rows of {name} did not come")
-            rows = self.values[name]
-        return torch.stack([rows[position] for position in sorted(rows)])
 
 
 @dataclass(frozen=True)
@@ -113,38 +76,6 @@ class Heard:
     prompts: list[list[int]]
     answers: list[list[int]]
     read: list[Read]
-
-
-def values_of(tensor: Tensor) -> torch.Tensor:
-    """A float32 copy."""
-    flat = torch.frombuffer(bytearray(tensor.data), dtype=dtype_of(tensor.dtype))
-    return flat.view(tensor.shape).float()
-
-
-@contextmanager
-def edge() -> Iterator[tuple[Port, Rows]]:
-    """An edge from the engine, and what has come along it."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        connector = make_connector("shm", Path(directory), {})
-        connector.create(CHANNEL)
-        receiver = connector.receiver(CHANNEL, EDGE)
-        rows, is_done = Rows(), threading.Event()
-
-        def drain() -> None:
-            while not is_done.is_set():
-                if receiver.wait(0.1):
-                    while (chunk := receiver.receive()) is not None:
-                        rows.take(chunk)
-                        receiver.grant(chunk.request_id)
-
-        draining = threading.Thread(target=drain)
-        draining.start()
-        try:
-            yield Port(CHANNEL, "shm", directory, {}), rows
-        finally:
-            is_done.set()
-            draining.join()
-            receiver.close()
 
 
 async def hear(
