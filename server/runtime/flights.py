@@ -9,24 +9,20 @@ from functools import partial
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.server.common.errors import ApiError, internal_error
-from omnistage.server.common.trace import FINISHED, GATEWAY, current_trace
+from omnistage.server.common.trace import GATEWAY, current_trace
+from omnistage.server.runtime.arrivals import Arrivals, loop_time
 from omnistage.server.runtime.first_sound import SpokenPlaces
 from omnistage.server.runtime.fleet import Ends, Fleet
-from omnistage.server.runtime.flight import Flight, Item, Ticket
+from omnistage.server.runtime.flight import Flight, Ticket
 from omnistage.server.runtime.media_input import MediaInput
 from omnistage.server.runtime.readiness import dead, lost, stopping
-from omnistage.server.runtime.request import GraphRequest, InputTokensOutput, Output, output_of
+from omnistage.server.runtime.request import GraphRequest, Output
 from omnistage.server.runtime.routes import Routes, check_work
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.text_input import TextInput
 from omnistage.stages.messages.addresses import GATEWAY as GATEWAY_END
 from omnistage.stages.messages.to_gateway import (
-    Failed,
-    InputTokens,
-    Marks,
     OfRequest,
-    Queued,
-    output_name,
 )
 
 logger = logging.getLogger(__name__)
@@ -47,10 +43,10 @@ class Flights:
     ) -> None:
         self._fleet = fleet
         self._graph = fleet.graph
-        self._waits_for = {output: self._graph.waits_for(output) for output in self._graph.outputs}
         self._routes = Routes()
         self._max_requests = max_requests
         self.spoken = spoken  # None: without a limit of their first sound
+        self._arrivals = Arrivals(fleet, spoken)
         self._tickets: set[Ticket] = set()
         self._flights: dict[str, Flight] = {}
         self._watchers: list[Callable[[Flight], None]] = []
@@ -110,7 +106,7 @@ class Flights:
                 code="server_overloaded",
                 retry_after_s=RETRY_OVERLOAD_S,
             )
-        now = self._now()
+        now = loop_time()
         place = None
         if self.spoken is not None and SPEECH in outputs:
             place = self.spoken.take(now)
@@ -141,7 +137,7 @@ class Flights:
         """Give the requests of a stage that compiles their time from now on."""
         for flight in self._flights.values():
             if link in flight.path:
-                flight.postpone(self._now(), self._graph.deadlines)
+                flight.postpone(loop_time(), self._graph.deadlines)
 
     def _send_again(self, flight: Flight, struck: StageLink) -> bool:
         """Send a request whose replica has ended to others, if its client has noticed nothing.
@@ -153,7 +149,7 @@ class Flights:
         try:
             path = self._routes.choose(self._fleet.open_path(flight.request.outputs))
             self._leave(flight, is_cancelled=True)
-            flight.go_again(path, self._now() + self._graph.deadlines.first_chunk_s)
+            flight.go_again(path, loop_time() + self._graph.deadlines.first_chunk_s)
             self._enter(flight)
             self._open(flight)
         except ApiError:
@@ -172,7 +168,7 @@ class Flights:
         path = self._routes.choose(self._fleet.open_path(request.outputs, is_awaited))
         check_work(request, path)
         first_chunk_s = self._graph.deadlines.first_chunk_s
-        flight = Flight.begin(request, path, self._now(), first_chunk_s)
+        flight = Flight.begin(request, path, loop_time(), first_chunk_s)
         flight.goes_on = goes_on
         flight.waited_s = flight.started_at - ticket.admitted_at
         flight.place = None if goes_on else ticket.place
@@ -192,7 +188,7 @@ class Flights:
         try:
             if flight.request.text is not None:
                 sending = asyncio.create_task(self._send_text(flight, flight.request.text))
-            async with aclosing(self._outputs(flight)) as outputs:
+            async with aclosing(self._arrivals.outputs(flight)) as outputs:
                 async for output in outputs:
                     yield output
         except Exception as error:
@@ -217,7 +213,7 @@ class Flights:
             self._end(flight)
         self._tickets.discard(ticket)
         if self.spoken is not None and ticket.place is not None:
-            self.spoken.give_back(ticket.place, self._now())
+            self.spoken.give_back(ticket.place, loop_time())
         self._fleet.openings.note()
 
     def _enter(self, flight: Flight) -> None:
@@ -255,7 +251,7 @@ class Flights:
                     async for piece in pieces:
                         await link.room(flight.request.id)
                         link.send_media(flight.request.id, piece)
-            now = self._now()
+            now = loop_time()
             if not flight.goes_again:
                 flight.waited_s += now - flight.started_at
             flight.restart(now, self._graph.deadlines)
@@ -271,7 +267,7 @@ class Flights:
         chunk = flight.request.to_chunk(path, flight.trace.traceparent)
         flight.trace.timeline.mark(GATEWAY, "sent")
         if flight.place is not None:
-            flight.place.send(self._now(), flight.request.text is None)
+            flight.place.send(loop_time(), flight.request.text is None)
         try:
             for link in self._entries(flight):
                 link.requests.send(chunk)
@@ -292,107 +288,11 @@ class Flights:
             piece, last = text.take()
             for link in entries:
                 link.send_text(flight.request.id, piece, last)
-        flight.restart(self._now(), self._graph.deadlines)
-
-    async def _outputs(self, flight: Flight) -> AsyncGenerator[Output, None]:
-        while flight.unfinished:
-            item = await self._next(flight)
-            if isinstance(item, ApiError):
-                raise item
-            link, chunk = item
-            link.grant(flight.request.id)
-            message = chunk.message
-            if isinstance(message, Failed):
-                raise ApiError.from_stage(message)
-            if isinstance(message, InputTokens):
-                flight.num_tokens_in += message.num_tokens
-                yield InputTokensOutput(message.num_tokens)
-                continue
-            assert not isinstance(message, Marks | Queued), "noted when they come"
-            name = output_name(message)
-            if name in flight.unfinished:
-                if chunk.last:
-                    flight.unfinished.remove(name)
-                if chunk.last or chunk.tensors:
-                    flight.count(link, chunk)
-                given_at = self._now()
-                yield output_of(link, message, chunk.tensors, chunk.last)
-                flight.extend(self._now() - given_at)  # meanwhile we were not asked for more
-
-    async def _next(self, flight: Flight) -> Item | ApiError:
-        """The next item; ApiError once an output is overdue, or before that the text."""
-        while flight.queue.empty():
-            kind = flight.next_due
-            flight.patience = asyncio.timeout_at(flight.due_at)
-            try:
-                async with flight.patience:
-                    return await flight.queue.get()
-            except TimeoutError:
-                due_at = flight.due_at
-                if due_at is None or due_at > self._now():
-                    continue
-                if flight.waits_for_text:
-                    raise late_text() from None
-                raise self._overdue(flight, kind) from None
-            finally:
-                flight.patience = None
-        return flight.queue.get_nowait()
-
-    def _overdue(self, flight: Flight, kind: str) -> ApiError:
-        stage = next(one for one in flight.path if one.stage == self._graph.outputs[kind]).name
-        deadlines = self._graph.deadlines
-        is_first = kind not in flight.first_at
-        limit_s = deadlines.first_chunk_s if is_first else deadlines.next_chunk_s
-        self._fleet.note_overdue(flight.path, limit_s)
-        logger.error("stage %s: no %s in time", stage, kind)
-        return ApiError(504, f"Stage {stage} sent no {kind} in time.", code="stage_timeout")
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+        flight.restart(loop_time(), self._graph.deadlines)
 
     def _receive(self, link: StageLink, chunk: Chunk[OfRequest]) -> None:
-        message = chunk.message
         flight = self._flights.get(chunk.request_id)
         if flight is None:  # it crossed our cancel
             link.forget(chunk.request_id)
-        elif isinstance(message, Marks):
-            link.grant(chunk.request_id)
-            for event, at_ns in message.events.items():
-                flight.trace.timeline.mark(link.name, event, at_ns)
-        elif isinstance(message, Queued):
-            link.grant(chunk.request_id)
-            flight.postpone(self._now(), self._graph.deadlines)
         else:
-            flight.has_heard = True
-            if chunk.last:
-                flight.trace.timeline.mark(link.name, FINISHED)
-            if not isinstance(message, Failed | InputTokens):
-                is_end = chunk.last and not chunk.tensors
-                self._postpone(flight, output_name(message), is_end)
-                self._note_packet(flight, link, chunk)
-            flight.queue.put_nowait((link, chunk))
-
-    def _note_packet(self, flight: Flight, link: StageLink, chunk: Chunk[OfRequest]) -> None:
-        now = self._now()
-        flight.note_packet(link, chunk, now)
-        if self.spoken is not None and flight.place is not None and flight.pace.length_s:
-            self.spoken.hear(flight.place, now)
-
-    def _postpone(self, flight: Flight, name: str, is_end: bool) -> None:
-        """An output has come, or no more than its end: when the next chunks must be here.
-
-        Those that have not begun and wait for it have their time from now on.
-        """
-        if name in flight.unfinished:
-            now, deadlines = self._now(), self._graph.deadlines
-            flight.deadlines[name] = now + deadlines.next_chunk_s
-            if not is_end:
-                flight.first_at.setdefault(name, now)
-            for other in flight.unfinished:
-                if other not in flight.first_at and name in self._waits_for[other]:
-                    flight.deadlines[other] = now + deadlines.first_chunk_s
-
-
-def late_text() -> ApiError:
-    """The failure of a request whose text did not come in time."""
-    return ApiError(408, "The next piece of the text did not come in time.", code="text_timeout")
+            self._arrivals.receive(flight, link, chunk)

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from omnistage.server.common.errors import ApiError
+
 GAP_S = 30.0  # from one piece to the next
 WHOLE_S = 600.0  # from the first to the last
 
@@ -50,3 +52,8 @@ class TextInput:
         text = "".join(self._waiting)
         self._waiting.clear()
         return text, self.is_whole
+
+
+def late_text() -> ApiError:
+    """The failure of a request whose text did not come in time."""
+    return ApiError(408, "The next piece of the text did not come in time.", code="text_timeout")
