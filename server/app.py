@@ -52,7 +52,7 @@ from omnistage.server.http.protocol.socket_protocol import CALLS, REALTIME
 from omnistage.server.http.request_id import RequestId
 from omnistage.server.http.root_path import BelowRoot
 from omnistage.server.http.state import WithState
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options.gateway import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.telemetry.follow import Followed
 from omnistage.stage_configs.packages import installed

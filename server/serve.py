@@ -20,7 +20,7 @@ from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.protocol.head_limit import MAX_HEAD_BYTES
 from omnistage.server.http.protocol.http_protocol import GATEWAY_PROTOCOL
 from omnistage.server.http.protocol.socket_protocol import SOCKETS, GatewaySocket
-from omnistage.server.options import GatewayOptions, Tls
+from omnistage.server.options.gateway import GatewayOptions, Tls
 from omnistage.server.placement.placing import PlacementError, Placing, placing_of
 from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.processes.loading import show_loading

@@ -18,7 +18,7 @@ from support.sounds import tone, wav_of
 
 from omnistage.server.app import build_app
 from omnistage.server.http.access.keys import Keys
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options.gateway import GatewayOptions
 
 PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
 FIRST = PAGE.partition("\n## ")[0]

@@ -15,9 +15,9 @@ from support.offline import ObedientStages, fake_async_omni, fake_omni
 import omnistage
 from omnistage import OmniError
 from omnistage.server import offline
-from omnistage.server.common.declared_options import declared
 from omnistage.server.offline.options import OmniOptions
-from omnistage.server.options import RunKeywords, RunOptions
+from omnistage.server.options.declared import declared
+from omnistage.server.options.gateway import RunKeywords, RunOptions
 
 TEXT = (Path(__file__).parent.parent / "docs" / "offline.md").read_text()
 GRAPHS = {"Image": IMAGES, "Wan": making_videos("studio"), "stable-audio": SYNTH}

@@ -10,7 +10,7 @@ import pytest
 from support.gateway import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.endpoints.realtime import realtime
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options.gateway import GatewayOptions
 from omnistage.server.realtime import conversation
 from omnistage.server.realtime.answering import answer
 from omnistage.server.realtime.voice import listening

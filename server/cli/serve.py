@@ -16,7 +16,7 @@ from omnistage.server.cli.serving.machine import (
 )
 from omnistage.server.cli.serving.options import ServeOptions
 from omnistage.server.cli.serving.with_options import with_serve_options
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options.gateway import GatewayOptions
 from omnistage.server.runtime.processes.mps_daemon import MpsError
 from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.telemetry.logs import log_environment

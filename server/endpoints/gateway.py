@@ -9,7 +9,7 @@ from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.load import MediaLoader
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options.gateway import GatewayOptions
 from omnistage.server.realtime.settings import Settings
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.tasks.images.store import ImageStore

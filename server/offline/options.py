@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from omnistage.server.common.declared_options import given_fields
 from omnistage.server.offline.errors import StartFailed
-from omnistage.server.options import RunKeywords, RunOptions
+from omnistage.server.options.declared import given_fields
+from omnistage.server.options.gateway import RunKeywords, RunOptions
 from omnistage.stage_configs.declared.problems import nearest
 from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.graph import StageGraph

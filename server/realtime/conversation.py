@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from omnistage.server.common.errors import ApiError, invalid
-from omnistage.server.realtime.bounds import DEFAULT_BOUNDS
+from omnistage.server.options.bounds import DEFAULT_BOUNDS
 from omnistage.server.realtime.items import Item, not_found
 from omnistage.server.responses.items import ConversationMessages as Messages
 from omnistage.server.responses.places import Places

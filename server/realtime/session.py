@@ -7,11 +7,11 @@ from typing import Any
 from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.http.protocol.outbox import Outbox
 from omnistage.server.http.protocol.socket_life import ConnectionTasks
+from omnistage.server.options.bounds import DEFAULT_BOUNDS, SessionBounds
 from omnistage.server.realtime import events
 from omnistage.server.realtime.ahead.load import AheadLoad
 from omnistage.server.realtime.answering.answers import Answers
 from omnistage.server.realtime.beta import beta_event, without_flat
-from omnistage.server.realtime.bounds import DEFAULT_BOUNDS, SessionBounds
 from omnistage.server.realtime.chat_flow import ChatFlow
 from omnistage.server.realtime.common import Common, Followed, NewAnswer
 from omnistage.server.realtime.conversation import MAX_ITEMS, Conversation

@@ -4,7 +4,7 @@ import ssl
 import subprocess
 from pathlib import Path
 
-from omnistage.server.options import Tls
+from omnistage.server.options.gateway import Tls
 
 
 def certificate(folder: Path) -> Tls:

@@ -20,11 +20,11 @@ from support.gateway import IMAGES, OMNI, STUDIO
 
 from omnistage.server import serve as serving
 from omnistage.server.cli.serving.page_process import PageProcess
-from omnistage.server.options import GatewayOptions, Tls
+from omnistage.server.options.bounds import VideoBounds
+from omnistage.server.options.gateway import GatewayOptions, Tls
 from omnistage.server.runtime.processes.mps_daemon import Mps
 from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.serve import serve
-from omnistage.server.tasks.videos.bounds import VideoBounds
 from omnistage.server.telemetry.logs import LogFormat, LogLevel
 from omnistage.stage_configs.graph import StageGraph
 

@@ -23,7 +23,7 @@ from omnistage.server.app import build_app
 from omnistage.server.http.protocol.head_limit import MAX_HEAD_BYTES
 from omnistage.server.http.protocol.http_protocol import GATEWAY_PROTOCOL
 from omnistage.server.http.protocol.socket_protocol import SOCKETS
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options.gateway import GatewayOptions
 from omnistage.server.runtime.request import GraphRequest, Output
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph

@@ -5,7 +5,7 @@ from rich.table import Table
 
 from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.plan import plan_tables
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options.gateway import GatewayOptions
 from omnistage.server.runtime.processes.mps_daemon import needs_daemon
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.models.architectures import unknown_architectures

@@ -9,7 +9,7 @@ from pathlib import Path
 from omnistage.server.cli.graphs import fail
 from omnistage.server.http.access.cors import EVERY, Cors
 from omnistage.server.http.root_path import checked_root_path
-from omnistage.server.options import CallNetwork, Tls
+from omnistage.server.options.gateway import CallNetwork, Tls
 
 
 def cors_of(

@@ -18,8 +18,8 @@ from omnistage.server.cli.changes import (
     VoiceAliases,
 )
 from omnistage.server.cli.guard import HIGHEST_PORT
-from omnistage.server.common.declared_options import LIMITS, LISTEN, LOGS, STAGES, WEB
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options.declared import LIMITS, LISTEN, LOGS, STAGES, WEB
+from omnistage.server.options.gateway import GatewayOptions
 
 Several = list[str] | None
 MaybePath = Path | None

@@ -7,8 +7,8 @@ from functools import wraps
 from typing import Annotated, Any
 
 from omnistage.server.cli.serving.options import ServeOptions
-from omnistage.server.common.declared_options import Declared, declared, given_fields
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options.declared import Declared, declared, given_fields
+from omnistage.server.options.gateway import GatewayOptions
 
 PLAIN = "plain"  # the field of ServeOptions for the options of the server that one flag makes
 OPTIONS = "options"  # the parameter of a command that gets them

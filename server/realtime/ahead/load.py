@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omnistage.server.realtime.bounds import SessionBounds
+from omnistage.server.options.bounds import SessionBounds
 from omnistage.server.runtime.flights import Flights
 
 

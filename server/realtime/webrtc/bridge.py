@@ -15,7 +15,7 @@ from functools import partial
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from omnistage.server.options import CallNetwork
+from omnistage.server.options.gateway import CallNetwork
 from omnistage.server.realtime.webrtc.call import NoPortFree, SessionRefused, WebRtcCall
 from omnistage.server.realtime.webrtc.network import CallLoop, network_of
 from omnistage.stage_configs.json_types import Json, JsonMap

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from omnistage.server.common.errors import ApiError
-from omnistage.server.options import CallNetwork
+from omnistage.server.options.gateway import CallNetwork
 from omnistage.server.realtime.events import new_id
 from omnistage.server.realtime.webrtc.network import arguments_of
 from omnistage.stage_configs.json_types import Json, JsonMap

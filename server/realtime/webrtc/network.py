@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Any
 
-from omnistage.server.options import CallNetwork
+from omnistage.server.options.gateway import CallNetwork
 
 ANY_PORT = 0
 

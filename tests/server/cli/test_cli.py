@@ -15,8 +15,8 @@ from starlette.datastructures import Headers
 from typer.testing import CliRunner
 
 from omnistage.server import cli
-from omnistage.server.options import GatewayOptions
-from omnistage.server.realtime.bounds import SessionBounds
+from omnistage.server.options.bounds import SessionBounds
+from omnistage.server.options.gateway import GatewayOptions
 from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from omnistage.server import cli
 from omnistage.server.cli.serving import dry_run
 from omnistage.server.http.access.keys import Keys
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options.gateway import GatewayOptions
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.pick import GRAPHS
 

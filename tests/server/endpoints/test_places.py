@@ -24,7 +24,7 @@ from omnistage.server.endpoints.images.images import Images
 from omnistage.server.endpoints.text.chat import ChatCompletions
 from omnistage.server.endpoints.text.text_completions import TextCompletions
 from omnistage.server.http.state import PLACE, RequestState
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options.gateway import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.tasks.chat.completion_fields import CompletionRequest
 from omnistage.server.tasks.chat.schema import ChatRequest

@@ -32,7 +32,7 @@ from omnistage.server.http.openapi import (
     described,
     errors,
 )
-from omnistage.server.tasks.videos.bounds import VideoBounds
+from omnistage.server.options.bounds import VideoBounds
 
 CHECKS = [
     not_a_server_error,

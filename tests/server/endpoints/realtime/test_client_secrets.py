@@ -21,7 +21,7 @@ from websockets.typing import Subprotocol
 from omnistage.server.endpoints.realtime import client_secrets
 from omnistage.server.http.access.cors import Cors
 from omnistage.server.http.access.keys import Keys
-from omnistage.server.realtime.bounds import SessionBounds
+from omnistage.server.options.bounds import SessionBounds
 
 Json = dict[str, Any]
 

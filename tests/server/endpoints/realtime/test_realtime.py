@@ -29,8 +29,8 @@ from omnistage.server.endpoints.realtime import realtime
 from omnistage.server.http.access.keys import Keys
 from omnistage.server.media import containers, sound
 from omnistage.server.media.sound import RawAudio
+from omnistage.server.options.bounds import SessionBounds
 from omnistage.server.realtime.answering import answer, answers
-from omnistage.server.realtime.bounds import SessionBounds
 from omnistage.server.realtime.voice.formats import UserAudio, encoded
 
 MANUAL = {"audio": {"input": {"turn_detection": None}}}

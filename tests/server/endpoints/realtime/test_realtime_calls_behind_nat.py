@@ -14,7 +14,7 @@ from aiortc import RTCSessionDescription
 from support.udp_relay import relaying
 from support.webrtc import Caller
 
-from omnistage.server.options import CallNetwork
+from omnistage.server.options.gateway import CallNetwork
 
 PUBLIC = "127.0.0.7"  # where callers find the server; none of its own addresses
 NUM_PORTS = 20

@@ -15,8 +15,8 @@ from support.gateway import OMNI, RunningGateway, running_gateway
 from support.realtime import Talk, silence, talking, tone
 from support.waiting import wait_until
 
+from omnistage.server.options.bounds import SessionBounds
 from omnistage.server.realtime.ahead import history_ahead
-from omnistage.server.realtime.bounds import SessionBounds
 from omnistage.stages.messages.to_stage import Request
 
 pytestmark = pytest.mark.usefixtures("by_loudness")

@@ -11,7 +11,7 @@ from support.realtime import Talk, silence, talking, tone
 from support.waiting import wait_until
 
 from omnistage.server.media.sound import RawAudio, SoundTrack
-from omnistage.server.realtime.bounds import SessionBounds
+from omnistage.server.options.bounds import SessionBounds
 from omnistage.server.realtime.voice.formats import FormatName, Samples, decoded, encoded
 
 pytestmark = pytest.mark.usefixtures("by_loudness")

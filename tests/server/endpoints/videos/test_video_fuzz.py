@@ -16,7 +16,7 @@ from support.pictures import mask_png, png
 from support.prompts import data_url, video_bytes
 from support.sounds import tone, wav_of
 
-from omnistage.server.tasks.videos.bounds import VideoBounds
+from omnistage.server.options.bounds import VideoBounds
 from omnistage.server.tasks.videos.media import FIELDS
 from omnistage.server.tasks.videos.schema import VideoRequest
 

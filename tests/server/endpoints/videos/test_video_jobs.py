@@ -20,11 +20,11 @@ from support.prompts import data_url, video_bytes
 from support.waiting import wait_until
 
 from omnistage.server.http.access.keys import Keys
+from omnistage.server.options.bounds import VideoBounds
 from omnistage.server.runtime.changes import Change
 from omnistage.server.runtime.flight import Ticket
 from omnistage.server.runtime.flights import Flights
 from omnistage.server.runtime.stage_link import OwnedStage
-from omnistage.server.tasks.videos.bounds import VideoBounds
 from omnistage.stages.messages.to_gateway import Ready
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from omnistage.server.options import CallNetwork
+from omnistage.server.options.gateway import CallNetwork
 from omnistage.server.realtime.webrtc.network import (
     CallLoop,
     announced,

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 import typer
 
-from omnistage.server.common.declared_options import LIMITS, LOGS, MEDIA, MIB, STAGES
 from omnistage.server.media.decode_room import NUM_BYTES
-from omnistage.server.realtime.bounds import DEFAULT_BOUNDS, SessionBounds
+from omnistage.server.options.bounds import (
+    DEFAULT_BOUNDS,
+    DEFAULT_VIDEOS,
+    SessionBounds,
+    VideoBounds,
+)
+from omnistage.server.options.declared import LIMITS, LOGS, MEDIA, MIB, STAGES
 from omnistage.server.runtime.flights import MAX_REQUESTS
 from omnistage.server.runtime.processes.mps_daemon import Mps
-from omnistage.server.tasks.videos.bounds import DEFAULT_VIDEOS, VideoBounds
 from omnistage.server.telemetry.logs import LogFormat, LogLevel
 
 if TYPE_CHECKING:
