@@ -65,6 +65,15 @@ class PeerConnection:
         """Returns what to wait on."""
         return self._wire.fileno()
 
+    def shares_clock(self, ours: Identity) -> bool:
+        """Returns whether the peer's machine is ours, and has not started again since."""
+        return self.peer is not None and self.peer.boot == ours.boot
+
+    def excuse(self, late_s: float, now: float) -> None:
+        """Count no such time as silence: this process did not run itself."""
+        self.begun_at = min(now, self.begun_at + late_s)
+        self.heard_at = min(now, self.heard_at + late_s)
+
     def close(self) -> None:
         """Close the socket."""
         self._wire.close()

@@ -5,11 +5,10 @@ over which it hears of peers that come and go (`orders.py`). It ends when that s
 """
 
 import socket
-import ssl
 import struct
 import sys
 import time
-from pathlib import Path
+from functools import partial
 
 from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.tcp.clocks import Reckoning, reckon
@@ -25,7 +24,7 @@ from omnistage.connectors.tcp.frames import (
     BadFrame,
     frame,
 )
-from omnistage.connectors.tcp.handshake import Identity, Stranger, accept, connect, own_identity
+from omnistage.connectors.tcp.handshake import Identity, Stranger, own_identity
 from omnistage.connectors.tcp.joined_channels import JoinedChannels
 from omnistage.connectors.tcp.orders import (
     BEGIN,
@@ -42,16 +41,11 @@ from omnistage.connectors.tcp.orders import (
     Order,
     PeerLost,
     PeerUp,
-    Trouble,
     encoded,
 )
 from omnistage.connectors.tcp.peer import Peer
+from omnistage.connectors.tcp.strangers import REDIAL_S, Strangers
 from omnistage.connectors.tcp.waiting import Waiting
-from omnistage.connectors.tcp.wire import TlsWire, Wire, connecting, tls_context
-
-REDIAL_S = 0.1
-MAX_STRANGERS = 64  # that have not proved themselves; the oldest goes first
-TELL_REFUSED_S = 60.0
 
 
 class Link:
@@ -60,23 +54,21 @@ class Link:
     def __init__(self, owner: socket.socket, listener: socket.socket, begin: Begin) -> None:
         owner.setblocking(False)
         listener.setblocking(False)
-        self._owner, self._listener = owner, listener
+        self._owner = owner
         self._waiting = Waiting()
         self._peers: dict[str, Peer] = {}
-        self._channels = JoinedChannels(self._peers, self._waiting, self._tell, self._flush)
-        self._unproved: dict[PeerConnection, Peer | None] = {}
-        self._num_refused, self._tell_refused_at = 0, 0.0
+        self._channels = JoinedChannels(self._peers, self._waiting, self.tell, self._flush)
         self._settings: LinkSettings = begin.settings
         self._identity = own_identity(begin.name)
-        self._contexts = _contexts(begin.settings)
+        self._strangers = Strangers(self, self._waiting, begin.settings, self._identity)
         self._beat_at = time.monotonic()
         for meet in begin.peers:
             self._meet(meet)
         for half in begin.halves:
             self._channels.open(half)
         self._waiting.add(owner.fileno(), self._obey)
-        self._waiting.add(listener.fileno(), self._accept)
-        self._tell(LinkStarted())
+        self._waiting.add(listener.fileno(), partial(self._strangers.accept, listener))
+        self.tell(LinkStarted())
 
     # Waiting
 
@@ -93,40 +85,36 @@ class Link:
     def _excuse(self, late_s: float, now: float) -> None:
         """Count no time as silence of peers in which this process did not run itself."""
         if late_s > self._settings.beat_s:
-            for connection in (*self._unproved, *(one for _, one in self._open())):
-                connection.begun_at = min(now, connection.begun_at + late_s)
-                connection.heard_at = min(now, connection.heard_at + late_s)
+            for connection in (*self._strangers, *(one for _, one in self._open())):
+                connection.excuse(late_s, now)
 
     def _sleep_s(self, now: float) -> float:
-        handshake_s, patience_s = self._settings.handshake_s, self._settings.patience_s
-        times = [self._beat_at]
-        times += [one.begun_at + handshake_s for one in self._unproved]
+        times = [self._beat_at, *self._strangers.due_at]
         times += [peer.dial_at for peer in self._peers.values() if peer.dial_at]
-        times += [one.heard_at + patience_s for _, one in self._open()]
+        times += [one.heard_at + self._settings.patience_s for _, one in self._open()]
         return max(0.0, min(times) - now)
 
     def _open(self) -> list[tuple[Peer, PeerConnection]]:
         return [(one, one.connection) for one in self._peers.values() if one.connection is not None]
 
     def _keep_time(self, now: float) -> None:
-        handshake_s = self._settings.handshake_s
-        for connection in [one for one in self._unproved if now > one.begun_at + handshake_s]:
-            self._refuse(connection, "it says nothing")
+        self._strangers.refuse_silent(now)
         for peer, connection in self._open():
             if now > connection.heard_at + self._settings.patience_s:
-                patience = f"{self._settings.patience_s:g} s"
-                self._lose(peer, f"nothing was heard of it for {patience}", is_silent=True)
+                why = f"nothing was heard of it for {self._settings.patience_s:g} s"
+                self._lose(peer, why, is_silent=True)
         if now >= self._beat_at:
             self._beat_at = now + self._settings.beat_s
             for peer, connection in self._open():
                 self._beat(peer, connection)
         for peer in self._peers.values():
             if peer.dial_at and now >= peer.dial_at:
-                self._dial(peer)
+                self._strangers.dial(peer)
 
     # The owner
 
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
+        """Tell the owner, if it is there."""
         try:
             self._owner.send(encoded(event))
         except OSError:
@@ -169,49 +157,10 @@ class Link:
         for address in [*peer.senders, *peer.receivers]:
             self._channels.close(address)
         if peer.connection is not None:
-            self._end(peer.connection)
+            self.end(peer.connection)
         del self._peers[name]
 
-    def _wire(self, connected: socket.socket, accepts: bool) -> Wire:
-        if not self._contexts:
-            return Wire(connected)
-        return TlsWire(connected, self._contexts[accepts], accepts)
-
-    def _accept(self) -> None:
-        try:
-            connected, _ = self._listener.accept()
-        except OSError:
-            return
-        strangers = [one for one, dialled in self._unproved.items() if dialled is None]
-        if len(strangers) >= MAX_STRANGERS:
-            self._refuse(strangers[0], "too many at once")
-        self._use(self._welcome(self._wire(connected, accepts=True), None))
-
-    def _dial(self, peer: Peer) -> None:
-        peer.dial_at = 0.0
-        try:
-            begun = connecting(peer.meet.host, peer.meet.port)
-        except OSError:  # it has no route, as while a network is down
-            peer.dial_at = time.monotonic() + REDIAL_S
-            return
-        self._welcome(self._wire(begun, accepts=False), peer).begin()
-
-    def _welcome(self, wire: Wire, dialled: Peer | None) -> PeerConnection:
-        """A connection whose other side has to prove itself."""
-        shake = accept if dialled is None else connect
-        file = wire.fileno()
-
-        def wants_write(is_wanted: bool) -> None:
-            self._waiting.want_write(file, is_wanted)
-
-        connection = PeerConnection(
-            wire, shake(self._settings.secret, self._identity), self, wants_write
-        )
-        self._unproved[connection] = dialled
-        self._waiting.add(file, lambda: self._use(connection))
-        return connection
-
-    def _use(self, connection: PeerConnection) -> None:
+    def use(self, connection: PeerConnection) -> None:
         """Let a connection go on; it may be the end of it."""
         try:
             connection.on_ready()
@@ -225,37 +174,21 @@ class Link:
             self._fail(connection, str(error))
 
     def _fail(self, connection: PeerConnection, why: str, has_left: bool = False) -> None:
-        if connection in self._unproved:
-            self._refuse(connection, why, has_left)
-        else:
-            for peer, one in self._open():
-                if one is connection:
-                    self._lose(peer, why)
+        if connection in self._strangers:
+            self._strangers.refuse(connection, why, has_left)
+        elif (peer := self._peer_of(connection)) is not None:
+            self._lose(peer, why)
 
-    def _refuse(self, connection: PeerConnection, why: str, has_left: bool = False) -> None:
-        """Whoever it is has not proved to be of this run; who left by itself is not told of."""
-        dialled = self._unproved[connection]
-        self._end(connection)
-        if dialled is not None:
-            dialled.dial_at = time.monotonic() + REDIAL_S
-            return
-        if has_left:
-            return
-        self._num_refused += 1
-        now = time.monotonic()
-        if now >= self._tell_refused_at:
-            self._tell_refused_at = now + TELL_REFUSED_S
-            self._tell(Trouble(f"{self._num_refused} connections were refused, the last: {why}"))
-
-    def _end(self, connection: PeerConnection) -> None:
-        self._unproved.pop(connection, None)
+    def end(self, connection: PeerConnection) -> None:
+        """Close a connection, and forget it."""
+        self._strangers.forget(connection)
         self._waiting.remove(connection.fileno())
         connection.close()
 
     def _lose(self, peer: Peer, why: str, is_silent: bool = False) -> None:
         """Renew what was joined over this connection, then say so."""
         assert peer.connection is not None
-        self._end(peer.connection)
+        self.end(peer.connection)
         peer.connection = None
         was_up = peer.clock is not None
         peer.reset()
@@ -264,20 +197,20 @@ class Link:
         if peer.meet.connects:
             peer.dial_at = time.monotonic() + REDIAL_S
         if was_up:
-            self._tell(PeerLost(peer.meet.peer, why, is_silent))
+            self.tell(PeerLost(peer.meet.peer, why, is_silent))
 
     def on_open(self, connection: PeerConnection, identity: Identity) -> None:
         """A connection's other side knows the secret."""
         peer = self._peers.get(identity.name)
-        dialled = self._unproved[connection]
+        dialled = self._strangers.dialled(connection)
         if peer is None or dialled not in (None, peer):
             raise Stranger(f"{identity.name!r} is not expected")
         if peer.connection is not None:
             self._lose(peer, "its link began anew")
-        del self._unproved[connection]
+        self._strangers.forget(connection)
         peer.dial_at = 0.0
         peer.connection = connection
-        if self._shares_clock(connection):
+        if connection.shares_clock(self._identity):
             self._note_clock(peer, Reckoning(0, 0, time.monotonic_ns()))
         self._beat(peer, connection)
         for half in peer.senders.values():
@@ -297,21 +230,14 @@ class Link:
         peer.heard_beat = answered, now
         if is_first:
             self._beat(peer, connection)  # so that the other can reckon soon
-        if sent and not self._shares_clock(connection):
+        if sent and not connection.shares_clock(self._identity):
             self._note_clock(peer, reckon(sent, heard, answered, now))
 
-    def _shares_clock(self, connection: PeerConnection) -> bool:
-        return connection.peer is not None and connection.peer.boot == self._identity.boot
-
     def _note_clock(self, peer: Peer, clock: Reckoning) -> None:
-        if peer.clock is not None and not clock.is_surer(peer.clock):
-            return
         is_up = peer.clock is not None
-        peer.clock = clock
-        for half in peer.receivers.values():
-            half.set_clock(-clock.ahead_ns)
+        peer.note_clock(clock)
         if not is_up:
-            self._tell(PeerUp(peer.meet.peer, clock.ahead_ns))
+            self.tell(PeerUp(peer.meet.peer, clock.ahead_ns))
 
     # Frames
 
@@ -325,10 +251,8 @@ class Link:
     ) -> memoryview | None:
         """Where bytes of a ring belong."""
         peer = self._peer_of(connection)
-        half = None if peer is None else peer.filled.get(channel)
-        if half is None or half.shared_generation != generation:
-            return None
-        return half.place(position, size)
+        half = None if peer is None else peer.filled_by(channel, generation)
+        return None if half is None else half.place(position, size)
 
     def on_frame(
         self, connection: PeerConnection, kind: int, channel: int, generation: int, body: bytes
@@ -338,30 +262,23 @@ class Link:
         if peer is None:
             return
         try:
-            self._hear(peer, connection, kind, channel, generation, body)
+            if kind == BEAT:
+                self._hear_beat(peer, connection, body)
+            else:
+                self._hear(peer, kind, channel, generation, body)
         except NoChannel:
             return  # it was destroyed here: its owner says so soon
         except (struct.error, UnicodeDecodeError) as error:
             raise BadFrame(f"frame {kind}: {error}") from error
 
-    def _hear(
-        self,
-        peer: Peer,
-        connection: PeerConnection,
-        kind: int,
-        channel: int,
-        generation: int,
-        body: bytes,
-    ) -> None:
-        filled, filling = peer.filled.get(channel), peer.by_number.get(channel)
+    def _hear(self, peer: Peer, kind: int, channel: int, generation: int, body: bytes) -> None:
+        filled, filling = peer.filled_by(channel, generation), peer.by_number.get(channel)
         if kind == HEAD:
-            if filled is not None and filled.shared_generation == generation:
+            if filled is not None:
                 filled.publish(body)
         elif kind == BACK:
             if filling is not None and filling.generation == generation:
                 filling.take_back(body)
-        elif kind == BEAT:
-            self._hear_beat(peer, connection, body)
         elif kind == JOIN:
             self._channels.hear_join(peer, channel, generation, body)
         elif kind == PART:
@@ -371,14 +288,6 @@ class Link:
                 self._channels.hear_joined(peer, filling, generation)
         else:
             raise BadFrame(f"a frame of kind {kind}")
-
-
-def _contexts(settings: LinkSettings) -> dict[bool, ssl.SSLContext]:
-    """For what is accepted and what is dialled; none without a certificate."""
-    if not settings.certificate:
-        return {}
-    files = Path(settings.certificate), Path(settings.key)
-    return {accepts: tls_context(*files, accepts) for accepts in (True, False)}
 
 
 def main() -> None:

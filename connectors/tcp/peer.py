@@ -38,3 +38,15 @@ class Peer:
         self.heard_beat = (0, 0)  # the peer's clock in it, and ours when it came
         self.joining: dict[str, JoiningChannel] = {}
         self.filled: dict[int, ReceiverHalf] = {}  # by the peer's numbers
+
+    def note_clock(self, clock: Reckoning) -> None:
+        """Keep the surest reckoning of its clock, by which its stamps are read."""
+        if self.clock is None or clock.is_surer(self.clock):
+            self.clock = clock
+            for half in self.receivers.values():
+                half.set_clock(-clock.ahead_ns)
+
+    def filled_by(self, channel: int, generation: int) -> ReceiverHalf | None:
+        """The half that its channel fills; None for one of another generation."""
+        half = self.filled.get(channel)
+        return half if half is not None and half.shared_generation == generation else None

@@ -83,7 +83,7 @@ def owners(clock: Clock) -> Iterator[dict[str, socket.socket]]:
 
 def close(ended: Link) -> None:
     """Close what the end of its process closes."""
-    for made in (*ended._unproved, *(one for _, one in ended._open())):
+    for made in (*ended._strangers, *(one for _, one in ended._open())):
         made.close()
     ended._waiting.close()
 

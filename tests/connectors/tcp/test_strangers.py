@@ -21,8 +21,8 @@ from omnistage.connectors.tcp.handshake import (
     connect,
     new_secret,
 )
-from omnistage.connectors.tcp.link import MAX_STRANGERS
 from omnistage.connectors.tcp.orders import LinkSettings, PeerLost, PeerUp, Trouble
+from omnistage.connectors.tcp.strangers import MAX_STRANGERS
 
 SETTINGS = PATIENT
 SECRET = SETTINGS.secret

@@ -15,7 +15,7 @@ from support.certificates import certificate
 from support.nodes import LOOPBACK, PATIENT
 from support.waiting import wait_until
 
-from omnistage.connectors.tcp import link as link_module
+from omnistage.connectors.tcp import strangers as strangers_module
 from omnistage.connectors.tcp.handshake import GREETING_BYTES, MAGIC
 from omnistage.connectors.tcp.link import Link
 from omnistage.connectors.tcp.orders import Begin, LinkSettings, Meet, new_channel
@@ -77,7 +77,7 @@ def before_tls_begins(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -
     def context(certificate: Path, key: Path, accepts: bool) -> ResetFirst:
         return ResetFirst(tls_context(certificate, key, accepts), do)
 
-    monkeypatch.setattr(link_module, "tls_context", context)
+    monkeypatch.setattr(strangers_module, "tls_context", context)
 
 
 def reset(other: socket.socket) -> None:
