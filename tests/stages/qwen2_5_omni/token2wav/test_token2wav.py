@@ -22,7 +22,7 @@ from support.token2wav import (
 )
 
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen2_5_omni.token2wav import token2wav
+from omnistage.stages.qwen2_5_omni.token2wav import dit_blocks
 from omnistage.stages.qwen2_5_omni.token2wav.flow_schedule import Schedule
 from omnistage.stages.qwen2_5_omni.token2wav.token2wav import AnswerStream, Token2Wav
 from omnistage.stages.vocoder import engine as decoding
@@ -200,7 +200,7 @@ def test_beside_eleven_others_a_stream_is_the_same_bit_for_bit() -> None:
 def test_small_forwards_are_the_same_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     sounds: list[dict[str, list[Any]]] = []
     for limit in (512, 5):
-        monkeypatch.setattr(token2wav, "MAX_BLOCKS", limit)
+        monkeypatch.setattr(dit_blocks, "MAX_BLOCKS", limit)
         _, engine = make_engine(num_slots=4)
         for name in ("r1", "r4", "r7"):
             engine.open(name, request=ASKING[name])
