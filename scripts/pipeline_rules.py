@@ -1,4 +1,4 @@
-"""What the rules of the diffusion stage make of a class of Diffusers: its verdict, and why."""
+"""Judges a class of Diffusers by the rules of the diffusion stage: a verdict, and why."""
 
 import inspect
 import re

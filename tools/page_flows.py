@@ -1,4 +1,4 @@
-"""What a person does on the page, and what it then has to show."""
+"""Does on the page what a person does, and checks what it then shows."""
 
 import contextlib
 import time

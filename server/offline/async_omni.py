@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self, Unpack, overload
 
 from omnistage.connectors import make_connector
 from omnistage.server.offline.chats import chat, chat_fields, chats
-from omnistage.server.offline.commands import Commands
+from omnistage.server.offline.commands import CommandMethods
 from omnistage.server.offline.content import ImageLike, Messages, SoundLike
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.errors import OmniError, SomeFailed
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     pass
 
 
-class AsyncOmni(Commands):
+class AsyncOmni(CommandMethods):
     """A model as `async with AsyncOmni("MODEL") as omni`: its stages run until the end of it.
 
     `fields` of each method are those of the server's endpoint with the same checks and defaults.

@@ -42,7 +42,7 @@ NO_CONFIG = f"as names and tensors are for models with a config.json or {PIPELIN
 SEVERAL_MODELS = "have models of their own; name those of one model"
 
 
-class Commands:
+class CommandMethods:
     """Methods that have the stages do what /admin has them do."""
 
     _engine: Engine

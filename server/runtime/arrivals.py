@@ -1,4 +1,4 @@
-"""What stages send for a request: into its queue, and out of it as outputs, each in time."""
+"""Takes what stages send for requests, and gives it out as outputs, each in time."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ from omnistage.stages.messages.to_gateway import (
 logger = logging.getLogger(__name__)
 
 
-class Arrivals:
+class Intake:
     """Takes chunks of requests, gives their outputs out, and fails what is overdue."""
 
     def __init__(self, fleet: Fleet, spoken: SpokenPlaces | None) -> None:

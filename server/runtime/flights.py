@@ -10,7 +10,7 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.server.common.errors import ApiError, internal_error
 from omnistage.server.common.trace import GATEWAY, current_trace
-from omnistage.server.runtime.arrivals import Arrivals, loop_time
+from omnistage.server.runtime.arrivals import Intake, loop_time
 from omnistage.server.runtime.first_sound import SpokenPlaces
 from omnistage.server.runtime.fleet import Ends, Fleet
 from omnistage.server.runtime.flight import Flight, Ticket
@@ -46,7 +46,7 @@ class Flights:
         self._routes = Routes()
         self._max_requests = max_requests
         self.spoken = spoken  # None: without a limit of their first sound
-        self._arrivals = Arrivals(fleet, spoken)
+        self._intake = Intake(fleet, spoken)
         self._tickets: set[Ticket] = set()
         self._flights: dict[str, Flight] = {}
         self._watchers: list[Callable[[Flight], None]] = []
@@ -188,7 +188,7 @@ class Flights:
         try:
             if flight.request.text is not None:
                 sending = asyncio.create_task(self._send_text(flight, flight.request.text))
-            async with aclosing(self._arrivals.outputs(flight)) as outputs:
+            async with aclosing(self._intake.outputs(flight)) as outputs:
                 async for output in outputs:
                     yield output
         except Exception as error:
@@ -295,4 +295,4 @@ class Flights:
         if flight is None:  # it crossed our cancel
             link.forget(chunk.request_id)
         else:
-            self._arrivals.receive(flight, link, chunk)
+            self._intake.receive(flight, link, chunk)

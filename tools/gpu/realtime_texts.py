@@ -1,4 +1,4 @@
-"""Whether sessions of /v1/realtime say what chats of the same server say."""
+"""Compares what sessions of /v1/realtime say with chats of the same server."""
 
 import argparse
 import base64

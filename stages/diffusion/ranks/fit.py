@@ -1,4 +1,4 @@
-"""Whether a stage's ranks fit its machine and its pipeline, before weights load."""
+"""Checks that ranks fit the machine and the pipeline, before weights load."""
 
 from collections.abc import Mapping
 

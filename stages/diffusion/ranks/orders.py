@@ -1,4 +1,4 @@
-"""What rank 0 and the other ranks say to each other by their pipes."""
+"""Defines the messages between rank 0 and the other ranks, which go by pipes."""
 
 from collections.abc import Mapping
 from multiprocessing.connection import Connection

@@ -73,7 +73,7 @@ class Exports:
     # Steps
 
     def settle(self) -> Longs | None:
-        """Which of the drafts that wait were accepted; None if none waited."""
+        """Return which of the drafts that wait were accepted; None if none waited."""
         return None if self._drafts is None else self._drafts.settle()
 
     def add_to(self, meta: StepMeta, tokens: StepTokens, output: SchedulerOutput) -> None:
