@@ -255,7 +255,8 @@ def files_of(server: TinyServer) -> list[str]:
 
 async def run(server: TinyServer, soaked: Soaked, num_cancels: int, console: Console) -> None:
     """Soak and report."""
-    limits = httpx.Limits(max_connections=None)
+    # A connection that is used again may just then be closed by the server.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=PATIENCE_S, limits=limits) as client:
         soak = Soak(server, client, soaked, num_cancels)
         soak.expected = [await soak.pictures(index) for index in range(len(soak.prompts))]
