@@ -73,8 +73,11 @@ def add_sounds(app: FastAPI, sounds: LatestSounds) -> None:
         return StreamingResponse(find(sound_id).read(), media_type=SAMPLES)
 
 
-def serve(url: str, api_key: str | None, listening: socket) -> None:
-    """Serve the page until Ctrl-C or SIGTERM; its files go with it."""
+def serve(url: str, api_key: str | None, listening: socket, address: str) -> None:
+    """Serve the page until Ctrl-C or SIGTERM; its files go with it.
+
+    `address`: where the page can be opened, which is printed.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn raises it again at its end
     with (
         contextlib.suppress(KeyboardInterrupt),
@@ -85,14 +88,16 @@ def serve(url: str, api_key: str | None, listening: socket) -> None:
         # Gradio prints what fails in it; uvicorn would tell of every page that is open at the end.
         config = uvicorn.Config(build_app(backend), log_level="critical")
         config.timeout_graceful_shutdown = STOP_S
-        Announced(config).run([listening])
+        Announced(config, address).run([listening])
 
 
 class Announced(uvicorn.Server):
     """Says where the page is once it can be opened."""
 
+    def __init__(self, config: uvicorn.Config, address: str) -> None:
+        super().__init__(config)
+        self._address = address
+
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
-        for one in sockets or ():
-            host, port = one.getsockname()[:2]
-            Console().print(f"The page is at http://{host}:{port}", highlight=False)
+        Console().print(f"The page is at {self._address}", highlight=False)

@@ -17,6 +17,7 @@ from rich.console import Console
 from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
+from omnistage.server.common.listening import url_of
 from omnistage.server.http.protocol.head_limit import MAX_HEAD_BYTES
 from omnistage.server.http.protocol.http_protocol import GATEWAY_PROTOCOL
 from omnistage.server.http.protocol.socket_protocol import SOCKETS, GatewaySocket
@@ -39,7 +40,6 @@ logger = logging.getLogger(__name__)
 CLIENT_STALL_S = 60
 HANG_UP_S = 5  # for clients that do not even take the error that follows
 DRAIN_POLL_S = 0.05
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # what listens there is here, too
 
 PageAt = Callable[[str], AbstractContextManager[object]]
 
@@ -129,13 +129,6 @@ def listen(host: str, port: int, scheme: str = "http") -> socket.socket:
     address = f"[{place[0]}]" if ":" in host else place[0]
     logger.info("listening on %s://%s:%d", scheme, address, place[1])
     return listening
-
-
-def url_of(listening: socket.socket, scheme: str = "http") -> str:
-    """Returns a URL, without a path, at which a listening socket can be reached from here."""
-    host, port = listening.getsockname()[:2]
-    host = EVERYWHERE.get(host, host)
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def check_tls(tls: Tls) -> None:

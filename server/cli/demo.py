@@ -7,6 +7,7 @@ import typer
 
 from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.guard import HIGHEST_PORT, cannot_listen
+from omnistage.server.common.listening import url_of
 
 MISSING = "the page needs gradio and openai: pip install 'omnistage[demo]'"
 NEEDED = ("gradio", "openai")
@@ -37,7 +38,7 @@ def demo(
             if error.name in NEEDED:
                 raise fail(MISSING) from None
             raise
-        serve(url, api_key, listening)
+        serve(url, api_key, listening, url_of(listening))
 
 
 def listening_at(host: str, port: int, option: str = "--port") -> socket:
