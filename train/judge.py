@@ -9,6 +9,7 @@ import re
 import wave
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -23,6 +24,8 @@ from texts import Talk, spoken, talk, to_speak
 from voices import FLITE_RATE_HZ, SPEAKERS, speak
 
 from tools import WEATHER, tool_talk
+
+BESIDE = 16  # other answers at the same time
 
 Maker = Callable[[random.Random], tuple[dict[str, Any], str]]
 
@@ -132,6 +135,41 @@ class Judge:
                 right += _said(reply.json()["choices"][0]["message"]) == answer
             print(f"{before}, then {kind}: {right} of {self._count} right", flush=True)
 
+    def alone(self, temperature: float) -> None:
+        """Print how many spoken answers are the same alone and among others, with a seed."""
+        pick = random.Random(7)
+        same: Counter[str] = Counter()
+        with ThreadPoolExecutor(BESIDE) as pool:
+            for seed in range(self._count):
+                one = self._spoken_answer(self._text(pick)[0], temperature, seed)
+                others = [
+                    pool.submit(self._spoken_answer, self._text(pick)[0], temperature, seed)
+                    for _ in range(BESIDE)
+                ]
+                two = self._spoken_answer(one["question"], temperature, seed)
+                for other in others:
+                    other.result()
+                same.update(key for key in ("transcript", "codes", "data") if one[key] == two[key])
+        print(
+            f"alone and among {BESIDE} others, temperature {temperature}: of {self._count} the "
+            f"text of {same['transcript']}, codes of {same['codes']}, samples of {same['data']} "
+            "are the same",
+            flush=True,
+        )
+
+    def _spoken_answer(
+        self, question: dict[str, Any], temperature: float, seed: int
+    ) -> dict[str, Any]:
+        """Returns text, codes and samples of an answer in a voice that the seed chooses."""
+        sampling = {"temperature": temperature, "seed": seed}
+        body = {"model": self._model, **question, **sampling, "return_codes": True}
+        body |= {"max_tokens": 80, "stage_params": {"talker": sampling}}
+        body["modalities"] = ["text", "audio"]
+        body["audio"] = {"voice": SPEAKERS[seed % len(SPEAKERS)], "format": "pcm16"}
+        reply = self._client.post("/v1/chat/completions", json=body)
+        reply.raise_for_status()
+        return {**reply.json()["choices"][0]["message"]["audio"], "question": question}
+
     def _text(self, pick: random.Random) -> tuple[dict[str, Any], str]:
         one = talk(pick, held_out=True)
         while one.kind in FEW:  # which are trained
@@ -201,11 +239,14 @@ def main() -> None:
     parser.add_argument(
         "--count", type=int, default=200, help="sentences a voice, questions a kind"
     )
-    parser.add_argument("--only", choices=("answers", "voices", "second-turns"))
+    parser.add_argument("--only", choices=("answers", "voices", "second-turns", "alone"))
     given = parser.parse_args()
     judge = Judge(given.url, given.count)
     if given.only == "second-turns":
         judge.second_turns()
+    if given.only == "alone":
+        judge.alone(0.0)
+        judge.alone(0.9)
     if given.only in (None, "answers"):
         judge.answers()
     if given.only in (None, "voices"):
