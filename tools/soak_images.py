@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
+from uuid import uuid4
 
 import av
 import httpx
@@ -153,7 +154,7 @@ class Soak:
 
     async def pictures(self, index: int) -> Pictures:
         """All of a request that is not given up."""
-        answer = await self.draw(self.prompts[index], f"whole-{next(self.numbers)}")
+        answer = await self.draw(self.prompts[index], f"whole-{uuid4().hex}")
         assert answer.status_code == 200, answer.text
         if self.is_video:
             with av.open(io.BytesIO(answer.content)) as container:
@@ -260,7 +261,6 @@ async def run(server: TinyServer, soaked: Soaked, num_cancels: int, console: Con
     async with httpx.AsyncClient(timeout=PATIENCE_S, limits=limits) as client:
         soak = Soak(server, client, soaked, num_cancels)
         soak.expected = [await soak.pictures(index) for index in range(len(soak.prompts))]
-        soak.numbers = itertools.count()
         generations, began_at = server.generations(), time.monotonic()
         descriptors, kb, files = open_files(server), memory_kb(server), files_of(server)
         async with asyncio.TaskGroup() as group:
