@@ -1,9 +1,7 @@
 """OmniGen2 over HTTP: images of words and of images, as its own code makes them."""
 
 import asyncio
-import base64
-import json
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,14 +9,27 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
-from references.omnigen2_drawings import CHATS, DRAWINGS, SQUARE, STEPS, Drawing, noise
+from references.omnigen2_drawings import CHATS, DRAWINGS, LONG, SQUARE, STEPS, Drawing, noise
 from support.image_requests import ask, expected, is_same, picture_server, pictures_of
 from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
 from support.leaving import MADE_IDS, MADE_STEPS, all_leave
-from support.omnigen2 import Pictures, Recorded, bare_omnigen2, recorded
+from support.omnigen2 import Recorded, bare_omnigen2, recorded
+from support.omnigen2_requests import (
+    answered,
+    chat_fields,
+    chat_with,
+    choice,
+    draw,
+    drawn_in,
+    messages_of,
+    streamed,
+    url_of,
+)
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
+from support.shared_forwards import denoised_at_once, pid_of
+from support.stopping import in_slices
 from transformers import AutoTokenizer
 
 from omnistage.stages.omnigen2.checkpoint.tiny import make_tokenizer
@@ -28,7 +39,9 @@ from omnistage.stages.omnigen2.prompt import PICTURE
 pytestmark = pytest.mark.engine
 
 BEGINS = {str(make_tokenizer().id(PICTURE)): 100}  # the bias with which an answer is a picture
+NEVER_BEGINS = {token: -bias for token, bias in BEGINS.items()}
 ENDLESS_CHAT = {name: value for name, value in ENDLESS.items() if name != "n"}
+HALF = "\ufffd"  # of a character; at the end of an answer it is streamed, or not, as it comes
 MLLM, DIT = ("mllm", "engine"), ("dit", "worker")
 
 
@@ -48,30 +61,6 @@ def server(tiny_omnigen2: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     log = tmp_path_factory.mktemp("omnigen2") / "log"
     with running_server(str(tiny_omnigen2), log) as running:
         yield running
-
-
-def fields_of(drawing: Drawing) -> dict[str, Any]:
-    """Return the fields of a request for a drawing."""
-    fields = {"prompt": drawing.prompt, "seed": drawing.seed, "num_inference_steps": STEPS}
-    arguments = dict(drawing.arguments)
-    if "num_images_per_prompt" in arguments:
-        fields["n"] = arguments.pop("num_images_per_prompt")
-    if "image_guidance_scale" in arguments:
-        fields["extra"] = {"image_guidance_scale": arguments.pop("image_guidance_scale")}
-    if drawing.size is not None:
-        fields["size"] = "{}x{}".format(*drawing.size)
-    return fields | arguments
-
-
-async def draw(server: TinyServer, drawing: Drawing) -> httpx.Response:
-    """Ask for a drawing, with its images as files."""
-    fields = fields_of(drawing)
-    async with httpx.AsyncClient(timeout=300) as client:
-        if not drawing.given:
-            return await client.post(f"{server.url}/v1/images/generations", json=fields)
-        files = [("image[]", ("a.png", file_of(one), "image/png")) for one in drawing.images]
-        form = {k: v if isinstance(v, str) else json.dumps(v) for k, v in fields.items()}
-        return await client.post(f"{server.url}/v1/images/edits", data=form, files=files)
 
 
 async def test_requests_of_several_lengths_sizes_and_images_equal_the_published_code(
@@ -101,47 +90,6 @@ async def test_one_stage_makes_the_same_images(
             assert is_same(picture, wanted), drawing.name
 
 
-def messages_of(chat: Drawing) -> list[Any]:
-    """Return the conversation of a chat: its images, then its words."""
-    parts: list[Any] = [
-        {"type": "image_url", "image_url": {"url": url_of(file_of(one))}} for one in chat.images
-    ]
-    return [{"role": "user", "content": [*parts, {"type": "text", "text": chat.prompt}]}]
-
-
-def url_of(file: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(file).decode()}"
-
-
-async def chat_with(server: TinyServer, messages: Sequence[Any], **more: Any) -> httpx.Response:
-    body = {"messages": messages, "modalities": ["text", "image"], "skip_special_tokens": False}
-    body |= {"temperature": 0, "max_tokens": 256, "num_inference_steps": STEPS, **more}
-    async with httpx.AsyncClient(timeout=300) as client:
-        return await client.post(f"{server.url}/v1/chat/completions", json=body)
-
-
-async def answer(server: TinyServer, messages: Sequence[Any], **more: Any) -> Any:
-    """Return the message that answers a chat; its special tokens are shown."""
-    return (await choice(server, messages, **more))["message"]
-
-
-async def choice(server: TinyServer, messages: Sequence[Any], **more: Any) -> Any:
-    """Return the choice that answers a chat: its message, and its tokens if they are wanted."""
-    found = await chat_with(server, messages, **more)
-    assert found.status_code == 200, found.text
-    return found.json()["choices"][0]
-
-
-def drawn_in(message: Any) -> list[Pictures]:
-    urls = [one["image_url"]["url"] for one in message.get("images") or ()]
-    return [pixels_of(url.partition(",")[2]) for url in urls]
-
-
-def chat_fields(chat: Drawing) -> dict[str, Any]:
-    fields: dict[str, Any] = {"seed": chat.seed}
-    return fields if chat.size is None else {**fields, "size": "{}x{}".format(*chat.size)}
-
-
 async def test_chats_are_answered_by_words_or_a_picture_as_by_the_published_code(
     server: TinyServer, published: Recorded, tiny_omnigen2: Path
 ) -> None:
@@ -161,9 +109,57 @@ async def test_chats_are_answered_by_words_or_a_picture_as_by_the_published_code
             assert is_same(picture, one), chat.name
 
 
+@pytest.mark.repeat  # of tests/stages/omnigen2/test_batches.py
+async def test_requests_with_texts_of_several_lengths_share_forwards(
+    server: TinyServer, bare: Any
+) -> None:
+    num_steps = 30
+    prompts = ["a cat", "a red fox", LONG, "an owl that sleeps"]
+    asked = [ask(server, one, 7, num_inference_steps=num_steps) for one in prompts]
+    made = await denoised_at_once(server, "mllm", asked)
+    for prompt, found in zip(prompts, made.answers, strict=True):
+        (picture,) = pictures_of(found)
+        assert is_same(picture, expected(bare, prompt, 7, num_inference_steps=num_steps)[0])
+    alone = len(prompts) * num_steps  # both sides of the guidance are one forward
+    assert made.num_requests == alone
+    assert made.num_forwards < alone
+
+
+@pytest.mark.repeat
+@pytest.mark.parametrize(
+    ("chat", "more"),
+    [
+        (CHATS[0], {}),
+        (CHATS[0], {"logit_bias": NEVER_BEGINS, "ignore_eos": True, "max_tokens": 40}),
+        (CHATS[3], {"logit_bias": NEVER_BEGINS, "ignore_eos": True, "max_tokens": 40}),
+        (CHATS[1], {}),
+        (CHATS[4], {}),
+    ],
+    ids=["few words", "words", "words of an image", "a picture", "a picture of an image"],
+)
+async def test_a_streamed_answer_equals_the_whole_one(
+    chat: Drawing, more: dict[str, Any], server: TinyServer, published: Recorded
+) -> None:
+    asked = {"return_token_ids": True, **chat_fields(chat), **more}
+    whole = await choice(server, messages_of(chat), **asked)
+    with in_slices(pid_of(server, *MLLM), [server.process.pid]):
+        parts = await streamed(server, messages_of(chat), **asked)
+    assert parts["token_ids"] == whole["token_ids"]
+    assert parts["finish_reason"] == whole["finish_reason"]
+    said, once = (one["message"]["content"] or "" for one in (parts, whole))
+    assert said.rstrip(HALF) == once.rstrip(HALF)
+    made, wanted = drawn_in(parts["message"]), published.chats.get(chat.name, ())
+    assert len(made) == len(wanted)
+    assert (parts["num_pieces"] > 0) == (not made)
+    assert parts["num_pieces"] > 1 or "ignore_eos" not in more
+    for picture, other, one in zip(made, drawn_in(whole["message"]), wanted, strict=True):
+        assert is_same(picture, other)
+        assert is_same(picture, one)
+
+
 async def test_a_picture_can_be_talked_about(server: TinyServer, published: Recorded) -> None:
     first = {"role": "user", "content": CHATS[1].prompt}
-    drawn = await answer(server, [first], **chat_fields(CHATS[1]))
+    drawn = await answered(server, [first], **chat_fields(CHATS[1]))
     (picture,) = drawn_in(drawn)
     assert is_same(picture, published.chats[CHATS[1].name][0])
     (url,) = (one["image_url"] for one in drawn["images"])
@@ -175,10 +171,10 @@ async def test_a_picture_can_be_talked_about(server: TinyServer, published: Reco
         return [first, said, last]
 
     words = {"modalities": ["text"], "max_tokens": 12}
-    about = await answer(server, then(url["url"]), **words)
+    about = await answered(server, then(url["url"]), **words)
     assert about["content"]
     assert not about.get("images")
-    other = await answer(server, then(url_of(file_of(noise((64, 64), 9)))), **words)
+    other = await answered(server, then(url_of(file_of(noise((64, 64), 9)))), **words)
     assert other["content"] != about["content"]
 
 
@@ -199,7 +195,7 @@ async def test_a_picture_is_made_of_the_images_of_its_chat(server: TinyServer) -
     for number, one in {1: noise((90, 70), 5), 3: transparent, 4: over_white}.items():
         others[number][0]["content"][0]["image_url"]["url"] = url_of(file_of(one))
     more = [begins | chat_fields(one) | {"seed": 1} for one in chats]
-    asked = (answer(server, m, **f) for m, f in zip(others, more, strict=True))
+    asked = (answered(server, m, **f) for m, f in zip(others, more, strict=True))
     pictures = [drawn_in(message)[0] for message in await asyncio.gather(*asked)]
     assert [one.shape[:2] for one in pictures] == [(64, 80)] * 2 + [(64, 64)] + [(64, 80)] * 2
     assert not is_same(pictures[0], pictures[1])
@@ -227,7 +223,7 @@ async def test_a_picture_alone_is_made_whatever_the_model_would_say(
     server: TinyServer, bare: Any
 ) -> None:
     more = {"modalities": ["image"], "size": "64x64", "seed": 3, "num_inference_steps": 3}
-    message = await answer(server, [{"role": "user", "content": CHATS[0].prompt}], **more)
+    message = await answered(server, [{"role": "user", "content": CHATS[0].prompt}], **more)
     (picture,) = drawn_in(message)
     assert is_same(picture, expected(bare, CHATS[0].prompt, 3)[0])
 
@@ -269,7 +265,7 @@ async def drawn_of_images(server: TinyServer, seed: int) -> httpx.Response:
 
 
 async def answered_by_words(server: TinyServer, seed: int) -> httpx.Response:
-    more = {"logit_bias": {token: -bias for token, bias in BEGINS.items()}, "ignore_eos": True}
+    more = {"logit_bias": NEVER_BEGINS, "ignore_eos": True}
     return await chat_with(server, messages_of(CHATS[0]), max_tokens=1500, seed=seed, **more)
 
 
@@ -325,7 +321,7 @@ async def test_a_stage_may_be_killed_while_texts_are_encoded(
 @pytest.mark.parametrize(
     ("killed", "within", "more"),
     [
-        (MLLM, "mllm", {"logit_bias": {k: -v for k, v in BEGINS.items()}, "ignore_eos": True}),
+        (MLLM, "mllm", {"logit_bias": NEVER_BEGINS, "ignore_eos": True}),
         (DIT, "dit", {"logit_bias": BEGINS, **ENDLESS_CHAT}),
         (MLLM, "dit", {"logit_bias": BEGINS, **ENDLESS_CHAT}),
     ],
