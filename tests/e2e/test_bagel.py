@@ -17,10 +17,11 @@ from references.bagel_inputs import DRAWINGS, MAX_WORDS, TALKS, image, images_of
 from support.bagel import Reader, RecordedDrawings, extra_of
 from support.image_requests import ask, is_same, pictures_of
 from support.killed_image_stage import Process, check_a_killed_stage
-from support.leaving import MADE_STEPS, all_leave
+from support.leaving import all_leave
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
+from support.snapshots import MADE_STEPS
 
 from omnistage.stages.bagel.contexts import ContextBuilder
 from omnistage.stages.bagel.pipeline import BagelPipeline

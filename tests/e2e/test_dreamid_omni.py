@@ -25,10 +25,11 @@ from references.dreamid_omni_scenes import (
 )
 from support.chaos import ready_again
 from support.dreamid_omni import RecordedScenes, extra_of
-from support.leaving import MADE_STEPS, all_leave
+from support.leaving import all_leave
 from support.prompts import data_url
 from support.server import TinyServer, running_server
 from support.shared_forwards import pid_of
+from support.snapshots import MADE_STEPS
 from support.stuck_decoders import HAS_BEGUN, STUCK_ENCODING_SIZE, STUCK_SIZE, Size
 from support.waiting import until
 

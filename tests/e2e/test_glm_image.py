@@ -17,11 +17,12 @@ from references.omnigen2_drawings import Size, noise
 from support.glm_image import edit_arguments, make_greedy
 from support.image_requests import STEPS, ask, bare_pipeline, expected, is_same, pictures_of
 from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
-from support.leaving import MADE_IDS, MADE_STEPS, all_leave, made_of_ids_without_end
+from support.leaving import all_leave, made_of_ids_without_end
 from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
 from support.shared_forwards import denoised_at_once, pid_of
+from support.snapshots import MADE_IDS, MADE_STEPS
 from support.stopping import stopped
 
 from omnistage.stage_configs.pick import GRAPHS
@@ -29,6 +30,7 @@ from omnistage.stages.glm_image.sources import fitting
 
 pytestmark = pytest.mark.engine
 
+PRIOR, DIT = ("prior", "engine"), ("dit", "worker")
 QUOTED = "A red fox says 'hello'"
 
 
@@ -184,7 +186,7 @@ async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:
 @pytest.mark.parametrize(
     ("send", "within", "still", "counter"),
     [
-        (edited, "prior", ("prior", "engine"), ""),
+        (edited, "prior", PRIOR, ""),
         (made_of_ids_without_end, "prior", None, MADE_IDS),
         (drawn_without_end, "dit", None, MADE_STEPS),
     ],
@@ -204,8 +206,26 @@ async def test_clients_that_hang_up_leave_nothing(
 
 
 @pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
-@pytest.mark.parametrize(("stage", "role"), [("prior", "engine"), ("dit", "worker")])
+@pytest.mark.parametrize("killed", [PRIOR, DIT], ids=lambda one: one[0])
+@pytest.mark.parametrize(
+    ("send", "within", "still", "counter"),
+    [
+        (edited, "prior", PRIOR, ""),
+        (made_of_ids_without_end, "prior", None, MADE_IDS),
+        (drawn_without_end, "dit", None, MADE_STEPS),
+    ],
+    ids=["its prompt", "its ids", "its steps"],
+)
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
-    stage: str, role: str, server: TinyServer, bare_glm: Any
+    killed: Process,
+    send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
+    within: str,
+    still: Process | None,
+    counter: str,
+    server: TinyServer,
+    bare_glm: Any,
 ) -> None:
-    await check_a_killed_stage(server, stage, role, bare_glm)
+    send_one = partial(send, server)
+    await check_a_killed_stage(
+        server, *killed, bare_glm, send=send_one, within=within, still=still, counter=counter
+    )

@@ -9,8 +9,9 @@ import httpx
 import pytest
 from support.image_requests import ask, expected, is_same, picture_server, pictures_of
 from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
-from support.leaving import MADE_STEPS, all_leave
+from support.leaving import all_leave
 from support.server import TinyServer
+from support.snapshots import MADE_STEPS
 
 pytestmark = pytest.mark.engine
 

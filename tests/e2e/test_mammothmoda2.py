@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,21 +10,21 @@ from typing import Any
 import httpx
 import pytest
 from references.mammothmoda2_drawings import DRAWINGS, QUESTIONS, STEPS, Drawing, Question
-from support.chaos import ready_again
 from support.image_requests import ask, is_same, pictures_of
 from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
-from support.leaving import MADE_IDS, MADE_STEPS, all_leave, counted, made_of_ids_without_end
+from support.leaving import all_leave, made_of_ids_without_end
 from support.mammothmoda2 import Recorded, recorded
 from support.pictures import file_of, pixels_of, png
 from support.prompts import data_url
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
-from support.shared_forwards import denoised_at_once, pid_of
-from support.stopping import stopped
-from support.waiting import until
+from support.shared_forwards import denoised_at_once
+from support.snapshots import MADE_IDS, MADE_STEPS
 
 pytestmark = pytest.mark.engine
 
+WORDS, IMAGE_IDS = ("words", "engine"), ("image_ids", "engine")
+DIT = ("dit", "worker")
 NUM_WORDS = 256  # a byte each; no other id of an answer is shown
 HALF = "\ufffd"  # of a character; at the end of an answer it is streamed, or not, as it comes
 
@@ -220,9 +218,9 @@ async def answered_without_end(server: TinyServer, seed: int) -> httpx.Response:
 @pytest.mark.parametrize(
     ("send", "within", "still", "counter"),
     [
-        (asked, "words", ("words", "engine"), ""),
+        (asked, "words", WORDS, ""),
         (answered_without_end, "words", None, MADE_IDS),
-        (drawn, "image_ids", ("image_ids", "engine"), ""),
+        (drawn, "image_ids", IMAGE_IDS, ""),
         (made_of_ids_without_end, "image_ids", None, MADE_IDS),
         (drawn_without_end, "dit", None, MADE_STEPS),
     ],
@@ -242,48 +240,45 @@ async def test_clients_that_hang_up_leave_nothing(
 
 
 @pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
-@pytest.mark.parametrize(("stage", "role"), [("image_ids", "engine"), ("dit", "worker")])
+@pytest.mark.parametrize(
+    ("killed", "send", "within", "still", "counter"),
+    [
+        (WORDS, asked, "words", WORDS, ""),
+        (WORDS, answered_without_end, "words", None, MADE_IDS),
+        (IMAGE_IDS, drawn, "image_ids", IMAGE_IDS, ""),
+        (IMAGE_IDS, made_of_ids_without_end, "image_ids", None, MADE_IDS),
+        (IMAGE_IDS, drawn_without_end, "dit", None, MADE_STEPS),
+        (DIT, drawn, "image_ids", IMAGE_IDS, ""),
+        (DIT, made_of_ids_without_end, "image_ids", None, MADE_IDS),
+        (DIT, drawn_without_end, "dit", None, MADE_STEPS),
+    ],
+    ids=[
+        "words, a question",
+        "words, its answer",
+        "image_ids, its prompt",
+        "image_ids, its ids",
+        "image_ids, its steps",
+        "dit, its prompt",
+        "dit, its ids",
+        "dit, its steps",
+    ],
+)
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
-    stage: str, role: str, server: TinyServer, published: Recorded
+    killed: Process,
+    send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
+    within: str,
+    still: Process | None,
+    counter: str,
+    server: TinyServer,
+    published: Recorded,
 ) -> None:
-    await check_a_killed_stage(server, stage, role, published)
-
-
-@pytest.mark.repeat
-async def test_a_model_killed_while_it_answers_is_its_requests_error(
-    server: TinyServer, published: Recorded
-) -> None:
-    before = counted(server, "words", MADE_IDS)
+    send_one = partial(send, server)
     await check_a_killed_stage(
-        server,
-        "words",
-        "engine",
-        published,
-        send=partial(answered_without_end, server),
-        within="words",
-        also=lambda: counted(server, "words", MADE_IDS) > before,
+        server, *killed, published, send=send_one, within=within, still=still, counter=counter
     )
     answer = await chat_with(server, body_of(QUESTIONS[0]))
     ids = published.of(QUESTIONS[0].name, "answer").tolist()
     assert answer.json()["choices"][0]["token_ids"] == ids
-
-
-@pytest.mark.repeat
-async def test_a_language_model_killed_while_it_makes_ids_is_its_requests_error(
-    server: TinyServer, published: Recorded
-) -> None:
-    await ready_again(server)
-    engine = pid_of(server, "image_ids", "engine")
-    with stopped(engine):  # no id is made before it dies
-        asking = asyncio.create_task(ask(server, "a cat", 1))
-        await until(lambda: server.health()["image_ids"]["running"] == 1)
-        os.kill(engine, signal.SIGKILL)
-    answer = await asking
-    assert answer.status_code == 503
-    assert "image_ids" in answer.json()["error"]["message"]
-    await ready_again(server)
-    (picture,) = pictures_of(await ask(server, "a cat", 1))
-    assert is_same(picture, published.of("a cat", "image"))
 
 
 async def test_an_edit_is_refused(server: TinyServer) -> None:

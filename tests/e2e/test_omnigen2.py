@@ -12,7 +12,7 @@ from PIL import Image
 from references.omnigen2_drawings import CHATS, DRAWINGS, LONG, SQUARE, STEPS, Drawing, noise
 from support.image_requests import ask, expected, is_same, picture_server, pictures_of
 from support.killed_image_stage import ENDLESS, Process, check_a_killed_stage
-from support.leaving import MADE_IDS, MADE_STEPS, all_leave
+from support.leaving import all_leave
 from support.omnigen2 import Recorded, bare_omnigen2, recorded
 from support.omnigen2_requests import (
     answered,
@@ -29,6 +29,7 @@ from support.pictures import file_of, pixels_of
 from support.reported_steps import check_every_step_is_reported
 from support.server import TinyServer, running_server
 from support.shared_forwards import denoised_at_once, pid_of
+from support.snapshots import MADE_IDS, MADE_STEPS
 from support.stopping import in_slices
 from transformers import AutoTokenizer
 
@@ -319,19 +320,24 @@ async def test_a_stage_may_be_killed_while_texts_are_encoded(
 
 @pytest.mark.repeat
 @pytest.mark.parametrize(
-    ("killed", "within", "more"),
+    ("killed", "within", "counter", "more"),
     [
-        (MLLM, "mllm", {"logit_bias": NEVER_BEGINS, "ignore_eos": True}),
-        (DIT, "dit", {"logit_bias": BEGINS, **ENDLESS_CHAT}),
-        (MLLM, "dit", {"logit_bias": BEGINS, **ENDLESS_CHAT}),
+        (MLLM, "mllm", MADE_IDS, {"logit_bias": NEVER_BEGINS, "ignore_eos": True}),
+        (DIT, "dit", MADE_STEPS, {"logit_bias": BEGINS, **ENDLESS_CHAT}),
+        (MLLM, "dit", MADE_STEPS, {"logit_bias": BEGINS, **ENDLESS_CHAT}),
     ],
     ids=["words", "its picture", "its picture, by the model of words"],
 )
 async def test_a_stage_may_be_killed_while_a_chat_is_answered(
-    killed: Process, within: str, more: dict[str, Any], server: TinyServer, bare: Any
+    killed: Process,
+    within: str,
+    counter: str,
+    more: dict[str, Any],
+    server: TinyServer,
+    bare: Any,
 ) -> None:
     async def send(seed: int) -> httpx.Response:
         said = [{"role": "user", "content": "hello"}]
         return await chat_with(server, said, **{"max_tokens": 1500, **more})
 
-    await check_a_killed_stage(server, *killed, bare, send=send, within=within)
+    await check_a_killed_stage(server, *killed, bare, send=send, within=within, counter=counter)

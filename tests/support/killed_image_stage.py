@@ -12,6 +12,7 @@ from support.chaos import ready_again
 from support.image_requests import ask, expected, is_same, pictures_of
 from support.server import TinyServer
 from support.shared_forwards import pid_of
+from support.snapshots import counted, counted_by_now
 from support.stopping import stopped
 
 ENDLESS = {"n": 4, "size": "256x256", "num_inference_steps": 1000}  # it takes minutes
@@ -28,13 +29,14 @@ async def check_a_killed_stage(
     send: Send | None = None,
     within: str = "dit",
     still: Process | None = None,
+    counter: str = "",
     also: Callable[[], bool] = lambda: True,
 ) -> None:
     """Kill a process of a stage: its requests fail by its name, and it starts again.
 
     `bare`: the pipeline that a request afterwards is compared with. `send`: a request by its seed,
-    for images that never end without it. The kill comes once all requests are `within` a stage, and
-    what `also` must be true is; `still` makes nothing meanwhile.
+    for images that never end without it. The kill comes once all requests are `within` a stage, its
+    `counter` grew by them, and what `also` must be true is; `still` makes nothing meanwhile.
     """
 
     async def draw(seed: int) -> httpx.Response:
@@ -42,12 +44,18 @@ async def check_a_killed_stage(
 
     await ready_again(server)
     before = server.health()
+    count = await asyncio.to_thread(counted_by_now, server, within, counter)
+
+    def are_there() -> bool:
+        has_grown = not counter or counted(server, within, counter) > count
+        return server.health()[within]["running"] == len(running) and has_grown and also()
+
     with contextlib.ExitStack() as stack:
         if still is not None:
             stack.enter_context(stopped(pid_of(server, *still)))
         making = send or draw
         running = [asyncio.ensure_future(making(seed)) for seed in range(3)]
-        while server.health()[within]["running"] < len(running) or not also():
+        while not are_there():
             assert not any(task.done() for task in running)
             await asyncio.sleep(0.02)
         os.kill(pid_of(server, stage, role), signal.SIGKILL)

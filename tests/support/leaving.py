@@ -2,18 +2,17 @@
 
 import asyncio
 import contextlib
-import re
 
 import httpx
 from support.image_requests import ask
 from support.killed_image_stage import Process, Send
-from support.server import VERIFY, TinyServer
+from support.server import TinyServer
 from support.shared_forwards import pid_of
+from support.snapshots import counted
 from support.stopping import stopped
 from support.waiting import until
 
 NUM_CLIENTS = 4
-MADE_IDS, MADE_STEPS = "vllm:generation_tokens_total", "omnistage_denoising_batch_requests_count"
 
 
 async def made_of_ids_without_end(server: TinyServer, seed: int) -> httpx.Response:
@@ -48,10 +47,3 @@ async def all_leave(
         await asyncio.wait(running)
         assert all(task.cancelled() for task in running)
     await until(lambda: not any(stage["running"] for stage in server.health().values()))
-
-
-def counted(server: TinyServer, stage: str, counter: str) -> float:
-    """Return what a counter of a stage was at when it was reported last."""
-    page = httpx.get(f"{server.url}/metrics", verify=VERIFY).text if counter else ""
-    of_stage = rf'^{re.escape(counter)}{{[^}}]*stage="{stage}"[^}}]*}} (\S+)$'
-    return sum(map(float, re.findall(of_stage, page, re.MULTILINE)))

@@ -10,6 +10,7 @@ from support.waiting import PATIENCE_S, wait_until
 AGE = re.compile(r"^omnistage_stage_metrics_age_seconds(\{.*\}) (\S+)$", re.MULTILINE)
 NUM_SNAPSHOTS = 2  # the first may have been measured before the word that it comes behind
 INTERVAL_S = 0.2
+MADE_IDS, MADE_STEPS = "vllm:generation_tokens_total", "omnistage_denoising_batch_requests_count"
 
 
 def reported_page(server: TinyServer) -> str:
@@ -33,3 +34,19 @@ def reported_page(server: TinyServer) -> str:
             return page
         assert time.monotonic() < deadline, num_new
         time.sleep(INTERVAL_S)
+
+
+def counted(server: TinyServer, stage: str, counter: str) -> float:
+    """Return what a counter of a stage was at when it was reported last."""
+    page = httpx.get(f"{server.url}/metrics", verify=VERIFY).text if counter else ""
+    return _value(page, stage, counter)
+
+
+def counted_by_now(server: TinyServer, stage: str, counter: str) -> float:
+    """Return what a counter of a stage is at, once no stage has a request."""
+    return _value(reported_page(server), stage, counter) if counter else 0
+
+
+def _value(page: str, stage: str, counter: str) -> float:
+    of_stage = rf'^{re.escape(counter)}{{[^}}]*stage="{stage}"[^}}]*}} (\S+)$'
+    return sum(map(float, re.findall(of_stage, page, re.MULTILINE)))
