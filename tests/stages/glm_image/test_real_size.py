@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from support.real_sizes import check_graph_is_accepted
 
-from omnistage.server import cli
-from omnistage.stage_configs.pick import GRAPHS, pick_graph
+from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.diffusion.loading.dummy_components import empty_components, num_bytes
 from omnistage.stages.glm_image.checkpoint.real_size import write_real_glm_image
 
@@ -36,9 +35,4 @@ def test_the_sizes_are_those_of_the_graphs_memory(folder: Path) -> None:
 
 @pytest.mark.parametrize("command", ["check", "plan"])
 def test_its_graph_is_accepted(command: str, folder: Path) -> None:
-    assert pick_graph(str(folder), 1).file == GRAPH
-    model = [] if command == "check" else ["--model", str(folder)]
-    result = CliRunner().invoke(cli.app, [command, str(GRAPH), *model], env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.output
-    assert "glm_image.prior" in result.output
-    assert "error" not in result.output
+    check_graph_is_accepted(command, GRAPH, folder, "glm_image.prior", "diffusers")
