@@ -53,10 +53,10 @@ async def test_a_call_speaks_both_ways_and_is_interrupted(gateway: RunningGatewa
         assert call.kinds.index("output_audio_buffer.started") < len(call.kinds) - 1
         # Somebody speaks into a long answer: its audio stops, and it keeps what was heard.
         await call.write("endless")
+        num_before, began = call.num_heard, time.monotonic()
         call.say("response.create")
         begun = await call.until("output_audio_buffer.started")
-        num_before, began = len(call.levels), time.monotonic()
-        await until(lambda: len(call.levels) >= num_before + FRAMES_A_SECOND)
+        await until(lambda: call.num_heard >= num_before + FRAMES_A_SECOND)
         call.microphone.speaks = True
         await call.until("input_audio_buffer.speech_started")
         cleared = await call.until("output_audio_buffer.cleared")
@@ -111,10 +111,10 @@ async def test_a_call_is_hung_up_by_its_location(gateway: RunningGateway) -> Non
             assert answer.status_code == 200
             async with asyncio.timeout(60):
                 await call.ended.wait()
-            await asyncio.sleep(0.5)
-            again = await client.post(f"{gateway.url}{call.location}/hangup")
-            assert again.status_code == 404
-            assert again.json()["error"]["code"] == "call_not_found"
+            while answer.status_code == 200:  # until the server has heard of the end, too
+                answer = await client.post(f"{gateway.url}{call.location}/hangup")
+            assert answer.status_code == 404
+            assert answer.json()["error"]["code"] == "call_not_found"
 
 
 @pytest.mark.parametrize(
