@@ -200,7 +200,7 @@ integrations: venv
 
 # ARGS="--tiny --sessions 16 --seconds 30", or "--barge-ins 50": sessions beside each other, and what they cost the gateway.
 realtime-load: venv
-	PYTHONPATH=tests $(BIN)/python tools/realtime_load.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/realtime/realtime_load.py $(ARGS)
 
 # Sessions of Qwen3-Omni at its real size on one GPU, compared with chats first; ARGS="--tiny --levels 1x2 --speech-seconds 1" on a CPU.
 realtime-speed: venv
@@ -208,7 +208,7 @@ realtime-speed: venv
 
 # Where the time of each turn of a conversation by voice goes; --tiny on a CPU.
 realtime-turns: venv
-	PYTHONPATH=tests $(BIN)/python tools/realtime_turns.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/realtime/realtime_turns.py $(ARGS)
 
 # Voice clients of the Realtime API as they are; node and npm are needed.
 REALTIME := .venv-realtime
@@ -218,7 +218,7 @@ realtime-clients: venv
 	$(PYTHON) -m venv $(REALTIME)/pipecat
 	$(REALTIME)/pipecat/bin/python -m pip install --quiet pipecat-ai==1.14.0 openai "websockets<16"
 	npm install --silent --prefix $(REALTIME)/agents @openai/agents-realtime@0.20.0 zod
-	PYTHONPATH=tests $(BIN)/python tools/realtime_clients.py --livekit $(REALTIME)/livekit/bin/python \
+	PYTHONPATH=tests $(BIN)/python tools/realtime/realtime_clients.py --livekit $(REALTIME)/livekit/bin/python \
 	  --pipecat $(REALTIME)/pipecat/bin/python --agents $(REALTIME)/agents $(ARGS)
 
 # Every class of Diffusers' pipelines that can be built tiny against its bare call, in ten minutes; writes
