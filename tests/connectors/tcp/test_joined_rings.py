@@ -10,7 +10,7 @@ from support.notes import NOTES, Note
 from support.waiting import wait_until
 
 from omnistage.connectors.contract import Receiver, Sender
-from omnistage.connectors.shm import ShmConnector, ShmOptions
+from omnistage.connectors.shm import OLD, ShmConnector, ShmOptions
 from omnistage.connectors.tcp.node_link import End
 
 ADDRESS = "a.b.rows"
@@ -118,8 +118,10 @@ def test_a_receiver_that_begins_anew_gets_nothing_of_what_was_sent_to_the_one_be
     assert received(receiver).index == 1
     receiver.close()
     generation = rings.one.ring(ADDRESS).generation
+    old = rings.nodes.one.directory / f"{ADDRESS}{OLD}"
     rings.two.renew(ADDRESS)
-    wait_until(lambda: rings.one.ring(ADDRESS).generation == generation + 1)
+    # The old ring is gone once the sender is told to leave it.
+    wait_until(lambda: rings.one.ring(ADDRESS).generation == generation + 1 and not old.exists())
     again = rings.two.receiver(ADDRESS, NOTES)
     sender.send(chunk("new", index=2))
     assert received(again).index == 2

@@ -45,6 +45,17 @@ def synth(synth_stages: FakeStages) -> Iterator[Omni]:
         yield running
 
 
+def shown(mp4: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Frames and audio of a file. x264 may write the same ones with a byte more or fewer."""
+    with av.open(io.BytesIO(mp4)) as file:
+        frames = [one.to_ndarray(format="rgb24").tobytes() for one in file.decode(video=0)]
+        file.seek(0)
+        audio = [one.to_ndarray().tobytes() for one in file.decode(audio=0)]
+    assert frames
+    assert audio
+    return frames, audio
+
+
 def test_a_video_is_what_the_server_makes(camera: Omni, tmp_path: Path) -> None:
     body = {"prompt": "with sound", **SMALL, "fps": 12}
     with served(camera) as url:
@@ -57,9 +68,9 @@ def test_a_video_is_what_the_server_makes(camera: Omni, tmp_path: Path) -> None:
     assert [int(frame.mean()) for frame in video.frames] == [0, 40, 80, 120, 160]
     assert isinstance(video.audio, Audio)
     assert (video.audio.samples == [1000, -2000]).all()
-    assert video.to_mp4() == answered
+    assert shown(video.to_mp4()) == shown(answered)
     video.save(tmp_path / "made.mp4")
-    assert (tmp_path / "made.mp4").read_bytes() == answered
+    assert shown((tmp_path / "made.mp4").read_bytes()) == shown(answered)
     assert repr(answer) == "Answer(Video(5 frames of 64x48 at 12 per second), stop)"
     assert "<video controls" in answer._repr_html_()
     silent = camera.video("with sound", **SMALL, audio=False).video
