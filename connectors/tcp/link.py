@@ -8,6 +8,8 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from omnistage.connectors.contract import NoChannel
@@ -51,10 +53,11 @@ from omnistage.connectors.tcp.waiting import Waiting
 class Link:
     """All connections and halves of a node, in one loop that waits for any of them."""
 
-    def __init__(self, owner: socket.socket, listener: socket.socket, begin: Begin) -> None:
-        owner.setblocking(False)
-        listener.setblocking(False)
-        self._owner = owner
+    def __init__(self, files: Sequence[socket.socket], begin: Begin) -> None:
+        """`files`: the owner's, the one that listens, and the one that says what is closed."""
+        for file in files:
+            file.setblocking(False)
+        self._owner, listener, self._closed = files
         self._waiting = Waiting()
         self._peers: dict[str, Peer] = {}
         self._channels = JoinedChannels(self._peers, self._waiting, self.tell, self._flush)
@@ -66,7 +69,7 @@ class Link:
             self._meet(meet)
         for half in begin.halves:
             self._channels.open(half)
-        self._waiting.add(owner.fileno(), self._obey)
+        self._waiting.add(self._owner.fileno(), self._obey)
         self._waiting.add(listener.fileno(), partial(self._strangers.accept, listener))
         self.tell(LinkStarted())
 
@@ -142,6 +145,9 @@ class Link:
                 self._channels.open(order)
             case CloseHalf():
                 self._channels.close(order.address)
+                if order.is_awaited:
+                    with suppress(OSError):  # who waited is gone
+                        self._closed.send(b"\0")
 
     # Peers
 
@@ -291,9 +297,9 @@ class Link:
 
 
 def main() -> None:
-    """Run with the descriptors of the owner's socket and of the one that listens."""
-    owner, listener = (socket.socket(fileno=int(file)) for file in sys.argv[1:3])
-    Link(owner, listener, BEGIN.decode(sys.stdin.buffer.read())).run()
+    """Run with the descriptors of its sockets."""
+    files = [socket.socket(fileno=int(file)) for file in sys.argv[1:4]]
+    Link(files, BEGIN.decode(sys.stdin.buffer.read())).run()
 
 
 if __name__ == "__main__":

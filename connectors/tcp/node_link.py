@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 START_S = 30.0  # until a link says that it runs, on a machine that is busy
 TELL_S = 2.0  # a link that runs and does not take an order for so long is started again
 END_S = 2.0
+CLOSE_S = 5.0  # a link that does not let go of a ring within it is started again
 MAX_FAILED_STARTS = 5
 
 
@@ -138,10 +139,24 @@ class NodeLink:
         self._tell(half)
 
     def part(self, address: str) -> None:
-        """Let go of a ring that was joined; it stays, and its ends find it empty."""
+        """Let go of a ring that was joined; it stays, and its ends find it empty.
+
+        Returns once the link has let go: it would join the ring again when that is renewed, and
+        what is sent next would be lost when it is joined by another name.
+        """
         if self._halves.pop(address, None) is not None:
-            self._tell(CloseHalf(address))
+            self._tell(CloseHalf(address, is_awaited=True))
+            self._wait_until_closed()
             renew_joined(self._rings(), address)
+
+    def _wait_until_closed(self) -> None:
+        try:
+            self._closed.recv(1)
+        except TimeoutError:
+            logger.error("the link of node %s lets go of no ring: it is started again", self.name)
+            self._process.kill()
+        except OSError:
+            return  # it has ended, and holds nothing
 
     def renew(self, address: str) -> None:
         """Empty a channel one end of which has died; the other node's ring is renewed by its link.
@@ -187,6 +202,7 @@ class NodeLink:
             if isinstance(event, LinkStarted):
                 self._num_failed_starts = 0
                 self._owner.settimeout(TELL_S)
+                self._closed.settimeout(CLOSE_S)
             else:
                 happened.append(event)
         return happened
@@ -207,10 +223,12 @@ class NodeLink:
 
     def _start(self) -> None:
         self._owner, theirs = new_channel()
+        self._closed, closed = new_channel()
         self._owner.settimeout(START_S)
+        self._closed.settimeout(START_S)
         peers, halves = tuple(self._peers.values()), tuple(self._halves.values())
-        with theirs, _file(Begin(self.name, self._settings, peers, halves)) as begin:
-            files = theirs.fileno(), self._listener.fileno()
+        with theirs, closed, _file(Begin(self.name, self._settings, peers, halves)) as begin:
+            files = theirs.fileno(), self._listener.fileno(), closed.fileno()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "omnistage.connectors.tcp.link", *map(str, files)],
                 stdin=begin,
@@ -252,6 +270,7 @@ class NodeLink:
         if self._owner.fileno() >= 0:
             self._poll.unregister(self._owner)
             self._owner.close()
+            self._closed.close()
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:

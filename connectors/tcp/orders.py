@@ -52,9 +52,10 @@ class OpenHalf(msgspec.Struct, frozen=True, tag=True):
 
 
 class CloseHalf(msgspec.Struct, frozen=True, tag=True):
-    """Let go of a ring."""
+    """Let go of a ring; with `is_awaited`, a byte over the link's third socket says when."""
 
     address: str
+    is_awaited: bool = False
 
 
 class Begin(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
 """Rings of one name on several nodes, joined by their links: an end may move, the other stays."""
 
+import threading
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.nodes import PATIENT, Nodes, chunk, received
 from support.notes import NOTES, Note
+from support.stopping import stopped
 from support.waiting import wait_until
 
 from omnistage.connectors.contract import Receiver, Sender
@@ -90,6 +92,21 @@ def test_a_sender_stays_open_while_its_receiver_moves_away_and_back_and_away_aga
     sender.send(chunk("newest", index=5))
     assert received(again).index == 5
     close(sender, again)
+
+
+def test_a_ring_is_let_go_of_once_part_returns(rings: Rings) -> None:
+    """A link that is late would join it again, and renew it under what is sent next."""
+    rings.join()
+    link = rings.nodes.one.link
+    parting = threading.Thread(target=link.part, args=[ADDRESS])
+    with stopped(link.pid):
+        parting.start()
+        parting.join(0.3)
+        assert parting.is_alive()
+    parting.join()
+    rings.nodes.two.link.part(ADDRESS)
+    rings.renew()
+    assert not any(one.ring(ADDRESS).is_joined for one in (rings.one, rings.two))
 
 
 def test_what_waits_at_the_sender_comes_however_often_the_other_ring_was_renewed(

@@ -70,7 +70,7 @@ def owners(clock: Clock) -> Iterator[dict[str, socket.socket]]:
             ours, theirs = new_channel()
             stack.enter_context(closing(theirs))
             meet = Meet(other, LOOPBACK, ports[other], connects=name < other)
-            made = Link(theirs, listeners[name], Begin(name, SETTINGS, (meet,), ()))
+            made = Link((theirs, listeners[name], theirs), Begin(name, SETTINGS, (meet,), ()))
             stack.callback(close, made)
             thread = threading.Thread(target=made.run)
             stack.callback(thread.join)

@@ -38,7 +38,7 @@ def running(settings: LinkSettings, *peers: Meet) -> Iterator[int]:
     owner, theirs = new_channel()
     listener = socket.create_server((LOOPBACK, 0))
     with owner, theirs, listener:
-        link = Link(theirs, listener, Begin("one", settings, peers, ()))
+        link = Link((theirs, listener, theirs), Begin("one", settings, peers, ()))
         thread = threading.Thread(target=link.run)
         thread.start()
         yield listener.getsockname()[1]
@@ -137,7 +137,7 @@ def test_a_link_whose_files_are_missing_does_not_start(tmp_path: Path) -> None:
         missing = str(tmp_path / "missing.pem")
         settings = replace(PATIENT, certificate=missing, key=missing)
         with pytest.raises(FileNotFoundError):
-            Link(theirs, listener, Begin("one", settings, (), ()))
+            Link((theirs, listener, theirs), Begin("one", settings, (), ()))
         owner.setblocking(False)
         with pytest.raises(BlockingIOError):
             owner.recv(1)
