@@ -13,6 +13,7 @@ from transformers import Qwen2Config
 from vllm.model_executor.models.qwen2 import Qwen2ForCausalLM
 
 from omnistage.stage_configs.json_types import Json
+from omnistage.stages.vllm.models.shards import weights_below
 
 ARCHITECTURE = "OmnistageBagelLlm"
 LANGUAGE_MODEL = "language_model."
@@ -58,10 +59,6 @@ class BagelLlm(Qwen2ForCausalLM):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Load the language model, and nothing of what sees or draws."""
-        own = (
-            (name.removeprefix(LANGUAGE_MODEL), weight)
-            for name, weight in weights
-            if name.startswith(LANGUAGE_MODEL) and DRAWING not in name
-        )
+        own = weights_below(weights, LANGUAGE_MODEL, DRAWING)
         loaded: set[str] = super().load_weights(own)
         return loaded

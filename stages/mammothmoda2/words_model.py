@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration
 
+from omnistage.stages.vllm.models.shards import weights_below
+
 LANGUAGE_MODEL = "llm_model."
 DRAWING = ".gen_"  # in the names of weights of image ids
 
@@ -14,10 +16,6 @@ class MammothModa2Words(Qwen3VLForConditionalGeneration):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Load the language model and its vision tower, and nothing of what draws."""
-        own = (
-            (name.removeprefix(LANGUAGE_MODEL), weight)
-            for name, weight in weights
-            if name.startswith(LANGUAGE_MODEL) and DRAWING not in name
-        )
+        own = weights_below(weights, LANGUAGE_MODEL, DRAWING)
         loaded: set[str] = super().load_weights(own)
         return loaded

@@ -1,5 +1,7 @@
 """Weights of modules that vLLM may have cut into shards, one for each tensor-parallel rank."""
 
+from collections.abc import Iterable, Iterator
+
 import torch
 from torch import nn
 
@@ -19,6 +21,15 @@ def joined_name(name: str) -> tuple[str, Part]:
     owner, layer, kind = name.rsplit(".", 2)
     joined, part = JOINED.get(layer, (layer, None))
     return f"{owner}.{joined}.{kind}", part
+
+
+def weights_below(
+    weights: Iterable[tuple[str, torch.Tensor]], prefix: str, without: str
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield those whose names begin with `prefix`, which they lose, and do not have `without`."""
+    for name, weight in weights:
+        if name.startswith(prefix) and without not in name:
+            yield name.removeprefix(prefix), weight
 
 
 def take_weight(parameter: nn.Parameter, weight: torch.Tensor, part: Part = None) -> None:
