@@ -183,15 +183,14 @@ async def drawn_without_end(server: TinyServer, seed: int) -> httpx.Response:
     return await ask(server, QUOTED, seed, **ENDLESS)
 
 
-@pytest.mark.parametrize(
-    ("send", "within", "still", "counter"),
-    [
-        (edited, "prior", PRIOR, ""),
-        (made_of_ids_without_end, "prior", None, MADE_IDS),
-        (drawn_without_end, "dit", None, MADE_STEPS),
-    ],
-    ids=["its prompt", "its ids", "its steps"],
-)
+PHASES: dict[str, tuple[Any, str, Process | None, str]] = {
+    "its prompt": (edited, "prior", PRIOR, ""),
+    "its ids": (made_of_ids_without_end, "prior", None, MADE_IDS),
+    "its steps": (drawn_without_end, "dit", None, MADE_STEPS),
+}
+
+
+@pytest.mark.parametrize(("send", "within", "still", "counter"), PHASES.values(), ids=PHASES)
 async def test_clients_that_hang_up_leave_nothing(
     send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
     within: str,
@@ -207,15 +206,7 @@ async def test_clients_that_hang_up_leave_nothing(
 
 @pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
 @pytest.mark.parametrize("killed", [PRIOR, DIT], ids=lambda one: one[0])
-@pytest.mark.parametrize(
-    ("send", "within", "still", "counter"),
-    [
-        (edited, "prior", PRIOR, ""),
-        (made_of_ids_without_end, "prior", None, MADE_IDS),
-        (drawn_without_end, "dit", None, MADE_STEPS),
-    ],
-    ids=["its prompt", "its ids", "its steps"],
-)
+@pytest.mark.parametrize(("send", "within", "still", "counter"), PHASES.values(), ids=PHASES)
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     killed: Process,
     send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],

@@ -215,17 +215,25 @@ async def answered_without_end(server: TinyServer, seed: int) -> httpx.Response:
     return await chat_with(server, {**body_of(QUESTIONS[0]), **more})
 
 
-@pytest.mark.parametrize(
-    ("send", "within", "still", "counter"),
-    [
-        (asked, "words", WORDS, ""),
-        (answered_without_end, "words", None, MADE_IDS),
-        (drawn, "image_ids", IMAGE_IDS, ""),
-        (made_of_ids_without_end, "image_ids", None, MADE_IDS),
-        (drawn_without_end, "dit", None, MADE_STEPS),
-    ],
-    ids=["a question", "its answer", "its prompt", "its ids", "its steps"],
-)
+Phase = tuple[Any, str, Process | None, str]
+ANSWERED: dict[str, Phase] = {
+    "a question": (asked, "words", WORDS, ""),
+    "its answer": (answered_without_end, "words", None, MADE_IDS),
+}
+DRAWN: dict[str, Phase] = {
+    "its prompt": (drawn, "image_ids", IMAGE_IDS, ""),
+    "its ids": (made_of_ids_without_end, "image_ids", None, MADE_IDS),
+    "its steps": (drawn_without_end, "dit", None, MADE_STEPS),
+}
+PHASES = ANSWERED | DRAWN
+KILLS = {
+    f"{killed[0]}, {name}": (killed, *phase)
+    for killed, phases in ((WORDS, ANSWERED), (IMAGE_IDS, DRAWN), (DIT, DRAWN))
+    for name, phase in phases.items()
+}
+
+
+@pytest.mark.parametrize(("send", "within", "still", "counter"), PHASES.values(), ids=PHASES)
 async def test_clients_that_hang_up_leave_nothing(
     send: Callable[[TinyServer, int], Coroutine[Any, Any, httpx.Response]],
     within: str,
@@ -241,27 +249,7 @@ async def test_clients_that_hang_up_leave_nothing(
 
 @pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
 @pytest.mark.parametrize(
-    ("killed", "send", "within", "still", "counter"),
-    [
-        (WORDS, asked, "words", WORDS, ""),
-        (WORDS, answered_without_end, "words", None, MADE_IDS),
-        (IMAGE_IDS, drawn, "image_ids", IMAGE_IDS, ""),
-        (IMAGE_IDS, made_of_ids_without_end, "image_ids", None, MADE_IDS),
-        (IMAGE_IDS, drawn_without_end, "dit", None, MADE_STEPS),
-        (DIT, drawn, "image_ids", IMAGE_IDS, ""),
-        (DIT, made_of_ids_without_end, "image_ids", None, MADE_IDS),
-        (DIT, drawn_without_end, "dit", None, MADE_STEPS),
-    ],
-    ids=[
-        "words, a question",
-        "words, its answer",
-        "image_ids, its prompt",
-        "image_ids, its ids",
-        "image_ids, its steps",
-        "dit, its prompt",
-        "dit, its ids",
-        "dit, its steps",
-    ],
+    ("killed", "send", "within", "still", "counter"), KILLS.values(), ids=KILLS
 )
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     killed: Process,

@@ -1,17 +1,17 @@
 """The stage of a streaming decoder over real channels, with its upstream and its gateway."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
+from support.heard import Heard
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stages.messages.edge import EDGE, Codes, Open
-from omnistage.stages.messages.to_gateway import TO_GATEWAY, Ready, ToGateway
+from omnistage.stages.messages.to_gateway import TO_GATEWAY, Ready
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vocoder.stage import DecoderStage
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -19,10 +19,11 @@ from omnistage.stages.worker.stage import Opened, StagePorts
 OPEN = Open(Request(None, ["text", "audio"]))
 
 
-class StageHarness:
+class StageHarness(Heard):
     """The stage, its upstream and its gateway."""
 
     def __init__(self, directory: Path, make_stage: Callable[[StagePorts], DecoderStage]) -> None:
+        super().__init__()
         connector = make_connector("shm", directory, {})
         for address in ("talker.code2wav.rows", "code2wav.gateway"):
             connector.create(address)
@@ -33,8 +34,6 @@ class StageHarness:
         self.ports = StagePorts("code2wav", "", {}, {}, self.outputs, source="talker")
         self.stage = make_stage(self.ports)
         self.serving: dict[str, asyncio.Task[None]] = {}
-        self.got: dict[str, list[Chunk[ToGateway]]] = defaultdict(list)
-        self.unread: set[str] = set()  # requests whose client reads nothing
 
     async def start(self) -> Ready:
         self.ready = await self.stage.start()
@@ -42,18 +41,12 @@ class StageHarness:
         loop.add_reader(self.rows.fileno(), self._drain)
         loop.add_reader(self.outputs.fileno(), self.ports.room.flush)
         loop.add_reader(self.codes.fileno(), self.codes.flush)
-        loop.add_reader(self.gateway.fileno(), self._read)
+        loop.add_reader(self.gateway.fileno(), self.hear, self.gateway)
         return self.ready
 
     def _drain(self) -> None:
         while (chunk := self.rows.receive()) is not None:
             self.stage.receive(self.rows, chunk)
-
-    def _read(self) -> None:
-        while (chunk := self.gateway.receive()) is not None:
-            self.got[chunk.request_id].append(chunk)
-            if chunk.request_id not in self.unread:
-                self.gateway.grant(chunk.request_id)
 
     async def open(self, *names: str) -> None:
         for name in names:
@@ -62,10 +55,6 @@ class StageHarness:
 
     def send(self, name: str, codes: npt.NDArray[Any], last: bool = False) -> None:
         self.codes.send(Chunk(name, Codes(), 0, {"codes": Tensor.from_numpy(codes)}, last))
-
-    def has_last(self, name: str) -> bool:
-        """Whether all that a request sends has come; it may come behind the end of its task."""
-        return bool(self.got[name]) and self.got[name][-1].last
 
     def num_samples(self, name: str) -> int:
         return sum(chunk.tensors["pcm"].shape[0] for chunk in self.got[name])

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from support.heard import Heard
 from support.text_stage import ENGINE as TEXT_ENGINE
 
 from omnistage.connectors import make_connector
@@ -25,31 +26,20 @@ ENGINE: dict[str, Any] = {
 }
 
 
-class ThinkerHarness:
+class ThinkerHarness(Heard):
     """A thinker stage that exports every hidden state, and the gateway's end of its channel."""
 
     def __init__(
         self, stage: Any, ports: Any, edge: list[Receiver[Edge]], outputs: Receiver[ToGateway]
     ) -> None:
+        super().__init__()
         self.stage = stage
         self.ports = ports
         self.opens, self.feed, self.rows = edge
         self.outputs = outputs
-        self.got: dict[str, list[Chunk[ToGateway]]] = defaultdict(list)
-        self.unread: set[str] = set()  # requests whose client reads nothing
         loop = asyncio.get_running_loop()
         loop.add_reader(ports.outputs.fileno(), ports.room.flush)
-        loop.add_reader(outputs.fileno(), self._read)
-
-    def _read(self) -> None:
-        while (chunk := self.outputs.receive()) is not None:
-            self.got[chunk.request_id].append(chunk)
-            if chunk.request_id not in self.unread:
-                self.outputs.grant(chunk.request_id)
-
-    def has_last(self, name: str) -> bool:
-        """Whether all that a request sends has come; it may come behind the end of its task."""
-        return bool(self.got[name]) and self.got[name][-1].last
+        loop.add_reader(outputs.fileno(), self.hear, outputs)
 
     def token_ids(self, name: str) -> list[int]:
         """Of the text that has come."""

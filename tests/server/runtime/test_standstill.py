@@ -11,7 +11,7 @@ import httpx
 import pytest
 from support.chats import TEXT, URL
 from support.gateway import OMNI, RunningGateway, running_gateway
-from support.waiting import wait_until
+from support.waiting import pass_over, wait_until
 
 from omnistage.connectors.standstill import patience
 from omnistage.server.runtime.stage_record import StageRecord, StageState
@@ -23,8 +23,7 @@ GRAPH = {**OMNI, "deadlines": dict.fromkeys(LIMITS, LIMIT_S)}
 
 def pause(loop: asyncio.AbstractEventLoop) -> None:
     """Set the loop's clock forward: it did not run meanwhile."""
-    before = loop.time
-    loop.time = lambda: before() + PAUSE_S  # type: ignore[method-assign]
+    pass_over(loop, PAUSE_S)
 
 
 def asked(script: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.waiting import pass_over
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
@@ -235,8 +236,7 @@ def test_what_one_never_announces_is_overdue_and_named(play: Play) -> None:
 def test_a_pause_of_the_stage_is_taken_from_what_its_watches_count(play: Play) -> None:
     async def run() -> None:
         await play.until(lambda: bool(play.of_itself(Status)))  # it serves
-        before = play.loop.time
-        play.loop.time = lambda: before() + 1000  # type: ignore[method-assign]
+        pass_over(play.loop, 1000)
         await play.until(lambda: play.worker._ports.standstills.total_s > 900)
 
     play.loop.run_until_complete(run())

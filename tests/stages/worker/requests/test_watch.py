@@ -2,6 +2,8 @@
 
 import asyncio
 
+from support.waiting import pass_over
+
 from omnistage.connectors.standstill import Standstills
 from omnistage.stage_configs.declared.graph import Deadlines
 from omnistage.stages.worker.requests.watch import Watch
@@ -11,8 +13,7 @@ LONG_S = 600.0
 
 def pause(loop: asyncio.AbstractEventLoop) -> None:
     """Set the loop's clock forward, beyond every deadline: it did not run meanwhile."""
-    before = loop.time
-    loop.time = lambda: before() + 10 * LONG_S  # type: ignore[method-assign]
+    pass_over(loop, 10 * LONG_S)
 
 
 async def test_an_input_is_not_late_for_a_pause_of_the_stage() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.waiting import pass_over
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
@@ -94,11 +95,9 @@ def edge(tmp_path: Path) -> Iterator[Edge]:
 
 async def pass_time(seconds: float) -> None:
     """Run what can run, then set the loop's clock forward, and run what is due then."""
-    loop = asyncio.get_running_loop()
     for _ in range(10):
         await asyncio.sleep(0)
-    before = loop.time
-    loop.time = lambda: before() + seconds  # type: ignore[method-assign]
+    pass_over(asyncio.get_running_loop(), seconds)
     for _ in range(10):
         await asyncio.sleep(0)
 
