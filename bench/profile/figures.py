@@ -155,7 +155,7 @@ class Recorded:
         return max(begin for begin, _ in self._spans), min(end for _, end in self._spans)
 
     def busy(self, window: TimeWindow, *, kernels: bool) -> Intervals:
-        """When at least one runs."""
+        """Returns when at least one runs."""
         runs = self._runs[kernels]
         return union(window.clipped(np.array(runs.starts), np.array(runs.ends)))
 

@@ -17,19 +17,19 @@ class Intervals(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of them together, where they do not overlap."""
+        """Returns their length together, where they do not overlap; microseconds."""
         return float((self.ends - self.starts).sum())
 
 
 class TimeWindow(NamedTuple):
-    """From when to when, microseconds."""
+    """Says from when to when, microseconds."""
 
     begin: float
     end: float
 
     @property
     def length(self) -> float:
-        """In microseconds."""
+        """Returns it in microseconds."""
         return self.end - self.begin
 
     def has(self, times: Times) -> npt.NDArray[np.bool_]:
@@ -44,7 +44,7 @@ class TimeWindow(NamedTuple):
 
 
 def union(runs: Intervals) -> Intervals:
-    """When at least one runs: intervals in their order that do not touch."""
+    """Returns when at least one runs: intervals in their order that do not touch."""
     if not len(runs.starts):
         return runs
     order = np.argsort(runs.starts, kind="stable")

@@ -52,7 +52,7 @@ class Strangers:
 
     @property
     def due_at(self) -> list[float]:
-        """When each has to have proved itself."""
+        """Returns when each has to have proved itself."""
         return [one.begun_at + self._settings.handshake_s for one in self]
 
     def refuse_silent(self, now: float) -> None:
@@ -66,7 +66,7 @@ class Strangers:
         return self._unproved[connection]
 
     def forget(self, connection: PeerConnection) -> None:
-        """It has proved itself, or ended."""
+        """Forget one that has proved itself, or ended."""
         self._unproved.pop(connection, None)
 
     def _wire(self, connected: socket.socket, accepts: bool) -> Wire:

@@ -63,10 +63,9 @@ class DecodeRoom:
         working = self._threads.submit(work)
 
         def kept(done: "Future[T]") -> int:
-            has_result = not done.cancelled() and done.exception() is None
-            return (
-                min(num_kept(done.result()), num_bytes) if until is not None and has_result else 0
-            )
+            if until is None or done.cancelled() or done.exception() is not None:
+                return 0
+            return min(num_kept(done.result()), num_bytes)
 
         def give_in_loop(num_given: Callable[["Future[T]"], int], done: "Future[T]") -> None:
             with suppress(RuntimeError):  # the loop has ended before the work

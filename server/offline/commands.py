@@ -49,7 +49,7 @@ class CommandMethods:
 
     @property
     def sleeping(self) -> Asleep:
-        """By stage, what of it sleeps."""
+        """Returns, by stage, what of it sleeps."""
         stages = self._engine.runtime.fleet.stages if self._engine.is_open else {}
         return {name: tuple(link.record.asleep) for name, link in stages.items()}
 
@@ -126,7 +126,7 @@ class CommandMethods:
         return await self._adapters("pin_lora", PinLora, said)
 
     async def loras(self) -> Adapters:
-        """By stage that takes adapters, those that it has."""
+        """Returns the adapters of each stage that takes some."""
         return await self._adapters("list_loras", OfStages, {})
 
     async def _drained(

@@ -115,7 +115,7 @@ class Omni:
 
     @property
     def sleeping(self) -> Asleep:
-        """By stage, what of it sleeps."""
+        """Returns, by stage, what of it sleeps."""
         return self._omni.sleeping
 
     chat = _waiting(AsyncOmni.chat)

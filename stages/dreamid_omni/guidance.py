@@ -7,7 +7,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """How much guidance moves: of the video by its text and faces, of the audio by its voices."""
+    """Holds how much guidance moves: the video by text and faces, the audio by voices."""
 
     text: float
     faces: float
