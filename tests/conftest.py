@@ -29,9 +29,9 @@ from omnistage.stage_configs.pick import GRAPHS
 # What a client of a test waits for comes at once on a machine that has time, and in the end on any.
 CLIENT_TIMEOUT = inspect.signature(httpx.get).parameters["timeout"].default
 for part in CLIENT_TIMEOUT.as_dict():
-    setattr(CLIENT_TIMEOUT, part, 60.0)
+    setattr(CLIENT_TIMEOUT, part, 600.0)
 assert connect.__kwdefaults__ is not None
-connect.__kwdefaults__["open_timeout"] = 60.0
+connect.__kwdefaults__["open_timeout"] = 600.0
 
 SPAWNED = Path(__file__).parent / "support" / "spawned"
 
@@ -83,7 +83,7 @@ def no_descriptor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     before = open_descriptors()
     yield
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + 600.0
     while left := {item for item in open_descriptors() - before if not is_kept(item[1])}:
         assert time.monotonic() < deadline, left
         gc.collect()

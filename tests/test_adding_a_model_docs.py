@@ -98,7 +98,7 @@ class Follower:
         assert self.server is not None
         address = url.replace("http://127.0.0.1:8000", self.server.url)
         headers = {"Content-Type": "application/json"}
-        response = httpx.post(address, content=body, headers=headers, timeout=120)
+        response = httpx.post(address, content=body, headers=headers, timeout=600)
         self.answers.append((response.status_code, response.json()))
 
 

@@ -112,7 +112,7 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run
 
 
 def ask(gateway: RunningGateway, title: str, body: Mapping[str, Any]) -> httpx.Response:
-    with httpx.Client(base_url=gateway.url, timeout=60, limits=ONE_SHOT) as client:
+    with httpx.Client(base_url=gateway.url, timeout=600, limits=ONE_SHOT) as client:
         sent = {name: one for name, one in body.items() if one is not None}
         return client.post(PATHS[title], json=sent)
 

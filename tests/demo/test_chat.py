@@ -63,7 +63,7 @@ def test_the_sound_ends_with_the_answer_and_with_a_failure(failing: frozenset[in
     async def read() -> list[bytes]:
         return [piece async for piece in answer.sound.read()]
 
-    pieces = asyncio.run(asyncio.wait_for(read(), 60))
+    pieces = asyncio.run(asyncio.wait_for(read(), 600))
     assert bool(pieces) == (not failing)
 
 

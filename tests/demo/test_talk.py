@@ -30,28 +30,28 @@ def page(gateway: RunningGateway) -> Iterator[str]:
 
 
 def talking(page: str, origin: Any = None) -> ClientConnection:
-    return connect(f"{page.replace('http', 'ws', 1)}/talk", open_timeout=60, origin=origin)
+    return connect(f"{page.replace('http', 'ws', 1)}/talk", open_timeout=600, origin=origin)
 
 
 def test_events_are_passed_on_both_ways(page: str, gateway: RunningGateway) -> None:
     with talking(page, origin=page) as socket:
-        assert json.loads(socket.recv(timeout=60))["type"] == "session.created"
+        assert json.loads(socket.recv(timeout=600))["type"] == "session.created"
         socket.send(json.dumps({"type": "response.create"}))
         kinds = []
         while "response.done" not in kinds:
-            kinds.append(json.loads(socket.recv(timeout=60))["type"])
+            kinds.append(json.loads(socket.recv(timeout=600))["type"])
         assert "response.output_audio.delta" in kinds
     gateway.wait_until_idle()
 
 
 def test_a_browser_that_leaves_ends_the_session(page: str, gateway: RunningGateway) -> None:
     with talking(page) as socket:
-        socket.recv(timeout=60)
+        socket.recv(timeout=600)
         content = [{"type": "input_text", "text": "endless"}]
         item = {"type": "message", "role": "user", "content": content}
         socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
         socket.send(json.dumps({"type": "response.create"}))
-        while json.loads(socket.recv(timeout=60))["type"] != "response.output_audio.delta":
+        while json.loads(socket.recv(timeout=600))["type"] != "response.output_audio.delta":
             pass
     gateway.wait_until_idle()
 
@@ -64,6 +64,6 @@ def test_a_page_of_another_site_is_refused(page: str) -> None:
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     with running_page("http://127.0.0.1:9") as page, talking(page) as socket:
         with pytest.raises(ConnectionClosed) as closed:
-            socket.recv(timeout=60)
+            socket.recv(timeout=600)
         assert closed.value.rcvd is not None
         assert "127.0.0.1:9" in closed.value.rcvd.reason

@@ -26,7 +26,7 @@ HELLO = [{"role": "user", "content": "Hello, who are you?"}]
 
 def admin(server: TinyServer, path: str, /, **body: Any) -> httpx.Response:
     headers = {"authorization": f"Bearer {ADMIN_KEY}"}
-    return httpx.post(f"{server.url}/admin/{path}", json=body, headers=headers, timeout=120)
+    return httpx.post(f"{server.url}/admin/{path}", json=body, headers=headers, timeout=600)
 
 
 def test_an_engine_without_sleep_mode_says_what_it_needs(server: TinyServer) -> None:
@@ -65,7 +65,7 @@ def test_one_picture_of_all_stages_is_made_while_they_are_loaded(
     command += ["--ignore-eos", "--max-tokens", "48", "--frames", "40", "--profile", str(trace)]
     command += ["--profile-seconds", "0.5", "--json", str(report)]
     environment = {**os.environ, "OMNISTAGE_ADMIN_KEY": ADMIN_KEY, "COLUMNS": "160"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     for title in ("operators of each stage", "how many stages run operators at once"):
         assert title in done.stdout
@@ -91,7 +91,7 @@ def test_a_key_that_is_none_of_the_servers_ends_the_bench_before_it_loads(
     command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url]
     command += ["--profile", str(tmp_path / "all.json.gz")]
     environment = {**os.environ, "OMNISTAGE_ADMIN_KEY": "sk-other"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 1
     assert "profile/start: HTTP 401" in done.stderr
     assert "--profile needs the server's admin key" in done.stderr
@@ -139,7 +139,7 @@ async def test_code2wav_sleeps_while_texts_are_answered_and_sounds_the_same_afte
 
 
 def chat(server: TinyServer, body: Any) -> httpx.Response:
-    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=600)
 
 
 def obeyed(server: TinyServer, path: str, /, **body: Any) -> Any:

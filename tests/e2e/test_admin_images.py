@@ -45,13 +45,13 @@ def picture(server: TinyServer, **more: Any) -> npt.NDArray[np.int64]:
 
 
 def admin(server: TinyServer, path: str, /, **body: Any) -> Any:
-    answer = httpx.post(f"{server.url}/admin/{path}", json=body, headers=KEY, timeout=120)
+    answer = httpx.post(f"{server.url}/admin/{path}", json=body, headers=KEY, timeout=600)
     assert answer.status_code == 200, answer.text
     return answer.json()["stages"]["dit"]
 
 
 def look(server: TinyServer, path: str) -> Any:
-    answer = httpx.get(f"{server.url}/admin/{path}", headers=KEY, timeout=120)
+    answer = httpx.get(f"{server.url}/admin/{path}", headers=KEY, timeout=600)
     return answer.json()["stages"]["dit"]
 
 

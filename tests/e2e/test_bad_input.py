@@ -20,7 +20,7 @@ pytestmark = pytest.mark.engine
 @pytest.fixture(scope="module")
 def client(server: TinyServer) -> Iterator[httpx.Client]:
     # A connection kept open would be a descriptor left over.
-    with httpx.Client(base_url=server.url, timeout=60, limits=ONE_SHOT) as connected:
+    with httpx.Client(base_url=server.url, timeout=600, limits=ONE_SHOT) as connected:
         yield connected
 
 
@@ -83,7 +83,7 @@ async def test_a_medium_that_is_only_written_is_spoken_about_like_text(
 async def test_good_answers_go_on_beside_bad_requests(server: TinyServer) -> None:
     messages = question("fine", [text("All well?")]).messages
     alone = await server.ask(messages)
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=600) as client:
         url = "/v1/chat/completions"
         headers = {"content-type": "application/json"}
         refused = [client.post(url, content=bad.body, headers=headers) for bad in BAD[::7]]

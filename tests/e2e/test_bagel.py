@@ -58,7 +58,7 @@ async def draw(server: TinyServer, name: str) -> httpx.Response:
         "guidance_scale": drawing.scales[0],
     }
     extra = extra_of(drawing)
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         if drawing.size is not None:
             height, width = drawing.size
             body |= {"size": f"{width}x{height}", "extra": extra}
@@ -98,7 +98,7 @@ async def say(server: TinyServer, texts: Sequence[str], **more: Any) -> httpx.Re
     roles = itertools.cycle(("user", "assistant"))
     messages = [{"role": role, "content": one} for role, one in zip(roles, texts, strict=False)]
     body = {"temperature": 0, "max_tokens": MAX_WORDS, "skip_special_tokens": False, **more}
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{server.url}/v1/chat/completions"
         return await client.post(url, json={"messages": messages, **body})
 
@@ -139,7 +139,7 @@ async def test_a_chat_is_answered_by_the_authors_thought_and_image(
     }
     if drawing.size is not None:
         body["size"] = "{1}x{0}".format(*drawing.size)
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         answer = await client.post(f"{server.url}/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     message = answer.json()["choices"][0]["message"]
@@ -157,7 +157,7 @@ async def test_a_thought_is_streamed_before_its_image(
     body |= {"modalities": ["text", "image"], "size": "64x64", "num_inference_steps": 2}
     pieces, images = [], 0
     async with (
-        httpx.AsyncClient(timeout=120) as client,
+        httpx.AsyncClient(timeout=600) as client,
         client.stream(
             "POST",
             f"{server.url}/v1/chat/completions",
@@ -247,7 +247,7 @@ async def test_a_chat_that_cannot_be_answered_is_refused(
         {"type": "text", "text": one} if isinstance(one, str) else part_of(one) for one in parts
     ]
     body = {"messages": [{"role": "user", "content": content}], **more}
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         answer = await client.post(f"{server.url}/v1/chat/completions", json=body)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param

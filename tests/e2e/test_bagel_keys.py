@@ -65,7 +65,7 @@ async def write(server: TinyServer, **more: Any) -> httpx.Response:
     """Ask for the recorded words."""
     messages = [{"role": "user", "content": TALKS["words"].texts[0]}]
     body = {"messages": messages, "temperature": 0, "max_tokens": MAX_WORDS, **more}
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{server.url}/v1/chat/completions"
         return await client.post(url, json={**body, "skip_special_tokens": False})
 

@@ -31,7 +31,7 @@ UNPROCESSED = {
 async def answered(server: TinyServer, *parts: dict[str, Any]) -> httpx.Response:
     asked = [{"role": "user", "content": [text("What?"), *parts]}]
     body = {"messages": asked, "max_tokens": 1, "temperature": 0}
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=600) as client:
         return await client.post("/v1/chat/completions", json=body)
 
 

@@ -78,7 +78,7 @@ def wav_of(samples: npt.NDArray[np.int16]) -> bytes:
 
 def transcript_of(server: TinyServer, samples: npt.NDArray[np.int16]) -> str:
     answer = httpx.post(
-        f"{server.url}/v1/audio/transcriptions", files={"file": wav_of(samples)}, timeout=60
+        f"{server.url}/v1/audio/transcriptions", files={"file": wav_of(samples)}, timeout=600
     )
     assert answer.status_code == 200, answer.text
     return str(answer.json()["text"])
@@ -86,7 +86,7 @@ def transcript_of(server: TinyServer, samples: npt.NDArray[np.int16]) -> str:
 
 def chat(server: TinyServer, messages: list[Any], **more: Any) -> str:
     body = {"model": MODEL, "messages": messages, "temperature": 0, **more}
-    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=600)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["message"]["content"])
 
@@ -155,7 +155,7 @@ async def test_openais_sdk_talks_to_three_models_and_speaks_into_the_answer(
         if len(messages) == 2:
             body = {"messages": messages, "model": MODEL, "add_generation_prompt": True}
             url = f"{server.url}/tokenize"
-            answer = await asyncio.to_thread(httpx.post, url, json=body, timeout=60)
+            answer = await asyncio.to_thread(httpx.post, url, json=body, timeout=600)
             tokens = answer.json()
             assert done.response.usage.input_tokens == tokens["count"]
         # And somebody speaks into the next answer.
@@ -204,7 +204,7 @@ async def test_a_whisper_transcribes_files_and_the_turns_of_a_session(tmp_path: 
             messages = [{"role": "user", "content": words}]
             body = {"messages": messages, "model": MODEL, "add_generation_prompt": True}
             url = f"{server.url}/tokenize"
-            answer = await asyncio.to_thread(httpx.post, url, json=body, timeout=60)
+            answer = await asyncio.to_thread(httpx.post, url, json=body, timeout=600)
             assert done.response.usage.input_tokens == answer.json()["count"]
         await client.close()
 
@@ -219,6 +219,6 @@ def test_a_chat_and_a_speech_are_those_of_the_models_alone(server: TinyServer) -
     text = chat(server, [{"role": "user", "content": "Hello"}], max_completion_tokens=12)
     assert text
     body = {"input": "Hello there.", "response_format": "pcm", "seed": 1}
-    speech = httpx.post(f"{server.url}/v1/audio/speech", json=body, timeout=120)
+    speech = httpx.post(f"{server.url}/v1/audio/speech", json=body, timeout=600)
     assert speech.status_code == 200
     assert 0 < len(speech.content) <= 2 * 50 * 1920

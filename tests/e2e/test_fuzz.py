@@ -38,7 +38,7 @@ async def test_no_body_makes_the_server_fail_or_kills_an_engine(server: TinyServ
             assert isinstance(response.json()["error"]["code"], str), data
 
     async with (
-        httpx.AsyncClient(base_url=server.url, timeout=60, limits=ONE_SHOT) as client,
+        httpx.AsyncClient(base_url=server.url, timeout=600, limits=ONE_SHOT) as client,
         asyncio.TaskGroup() as group,
     ):
         for data in drawn(COUNT):

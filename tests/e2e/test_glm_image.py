@@ -106,7 +106,7 @@ async def edit(server: TinyServer, one: Edit, seed: int) -> httpx.Response:
     form = {"prompt": one.prompt, "seed": seed, "n": one.n, "num_inference_steps": STEPS}
     if one.size is not None:
         form["size"] = "{}x{}".format(*one.size)
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         return await client.post(f"{server.url}/v1/images/edits", data=form, files=files)
 
 
@@ -127,7 +127,7 @@ async def test_a_chats_image_is_edited(server: TinyServer, bare_glm: Any) -> Non
     url = f"data:image/png;base64,{base64.b64encode(file_of(one.given[0])).decode()}"
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": one.prompt}]
     body = {"messages": [{"role": "user", "content": parts}], "modalities": ["image"]}
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         asked = {**body, "seed": 0, "num_inference_steps": STEPS}
         answer = await client.post(f"{server.url}/v1/chat/completions", json=asked)
     assert answer.status_code == 200, answer.text
@@ -171,7 +171,7 @@ async def test_a_field_that_the_pipeline_does_not_take_is_refused_before_ids_are
     server: TinyServer,
 ) -> None:
     with stopped(pid_of(server, "prior", "engine")):
-        answer = await asyncio.wait_for(ask(server, "a cat", 1, negative_prompt="rain"), 60)
+        answer = await asyncio.wait_for(ask(server, "a cat", 1, negative_prompt="rain"), 600)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "negative_prompt")
 
 

@@ -14,7 +14,7 @@ def test_health_of_real_stages_matches_its_schema(server: TinyServer) -> None:
     with httpx.Client(base_url=server.url, headers={"Connection": "close"}) as client:
         before = client.get("/health")
         assert_described(client, before)
-        answer = client.post("/v1/chat/completions", json=asked, timeout=120)
+        answer = client.post("/v1/chat/completions", json=asked, timeout=600)
         assert answer.status_code == 200
         after = client.get("/health")
         assert_described(client, after)

@@ -44,7 +44,7 @@ def server(tiny_qwen_image: Path, folder: Path) -> Iterator[TinyServer]:
 
 
 async def be_overdue(server: TinyServer) -> None:
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{server.url}/v1/images/generations"
         header = {"x-request-timeout": str(GIVEN_UP_AFTER_S)}
         answer = await client.post(url, json=LONG, headers=header)

@@ -51,11 +51,11 @@ def ask(url: str, given: Given, body: dict[str, Any]) -> httpx.Response:
     files = files_of(given)
     if "image" in given.media:
         fields = {name: str(value) for name, value in body.items()}
-        return httpx.post(f"{url}/v1/images/edits", data=fields, files=files, timeout=300)
+        return httpx.post(f"{url}/v1/images/edits", data=fields, files=files, timeout=600)
     ((_, (_, data, _)),) = files
     control = {"image_url": "data:image/png;base64," + base64.b64encode(data).decode()}
     body = {**body, "control_image": control}
-    return httpx.post(f"{url}/v1/images/generations", json=body, timeout=300)
+    return httpx.post(f"{url}/v1/images/generations", json=body, timeout=600)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,7 +101,7 @@ def test_two_controlnets_beside_a_pipeline_get_an_image_and_a_scale_each(tmp_pat
             f"{server.url}/v1/images/generations",
             data=form_of(body),
             files={"control_image": ("a.png", file_of(images[0]), PNG)},
-            timeout=300,
+            timeout=600,
         )
     generator = torch.Generator().manual_seed(3)
     with torch.inference_mode():
@@ -124,7 +124,7 @@ def ask_controlled(
     """Send a form with control images; returns the image."""
     files = [(name, ("a.png", file_of(image), PNG)) for name, image in named]
     answer = httpx.post(
-        f"{url}/v1/images/generations", data=form_of(body), files=files, timeout=300
+        f"{url}/v1/images/generations", data=form_of(body), files=files, timeout=600
     )
     assert answer.status_code == 200, answer.text
     return pixels_of(answer.json()["data"][0]["b64_json"])

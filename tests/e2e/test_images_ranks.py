@@ -22,7 +22,7 @@ ENGINE: dict[str, Any] = {
     "parallel": {"ulysses": 2},
     "worker_extension_cls": "support.rank_extension.Extension",
 }
-READY_S = 120.0
+READY_S = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def images(tiny_qwen_image: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 def rpc(server: TinyServer, method: str, *args: Any, **more: Any) -> httpx.Response:
     body = {"method": method, "args": list(args), **more}
-    return httpx.post(f"{server.url}/admin/rpc", json=body, headers=KEY, timeout=60)
+    return httpx.post(f"{server.url}/admin/rpc", json=body, headers=KEY, timeout=600)
 
 
 def processes(server: TinyServer) -> list[int]:

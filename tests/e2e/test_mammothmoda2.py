@@ -85,7 +85,7 @@ def body_of(question: Question) -> dict[str, Any]:
 
 
 async def chat_with(server: TinyServer, body: dict[str, Any]) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=300) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         return await client.post(f"{server.url}/v1/chat/completions", json=body)
 
 
@@ -117,7 +117,7 @@ async def test_a_streamed_answer_equals_the_whole_one(
     ids: list[int] = []
     said, num_pieces = "", 0
     async with (
-        httpx.AsyncClient(timeout=300) as client,
+        httpx.AsyncClient(timeout=600) as client,
         client.stream("POST", f"{server.url}/v1/chat/completions", json=body) as answer,
     ):
         async for line in answer.aiter_lines():
@@ -141,7 +141,7 @@ async def test_a_response_has_the_words_of_the_chat(
     ]
     content = [*parts, {"type": "input_text", "text": question.text}]
     body = {"input": [{"role": "user", "content": content}], "temperature": 0}
-    async with httpx.AsyncClient(timeout=300) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{server.url}/v1/responses"
         answer = await client.post(url, json={**body, "max_output_tokens": question.num_tokens})
     assert answer.status_code == 200, answer.text
@@ -271,7 +271,7 @@ async def test_a_killed_stage_is_its_requests_error_and_starts_again(
 
 async def test_an_edit_is_refused(server: TinyServer) -> None:
     files = {"image": ("a.png", png(64, 64), "image/png")}
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{server.url}/v1/images/edits"
         answer = await client.post(url, data={"prompt": "make it blue"}, files=files)
     assert answer.status_code == 400

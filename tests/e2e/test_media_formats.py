@@ -62,7 +62,7 @@ async def answered(server: TinyServer, part: dict[str, Any], **more: Any) -> Any
     """The words of an answer, how likely each is, and how many tokens the question has."""
     asked = [{"role": "user", "content": [part, text("What is it?")]}]
     body = {"messages": asked, "max_tokens": 8, "temperature": 0, "logprobs": True, **more}
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=600) as client:
         response = await client.post("/v1/chat/completions", json=body)
     assert response.status_code == 200, response.text
     answer = response.json()
@@ -110,7 +110,7 @@ async def test_uneven_frames_are_answered_as_those_that_are_shown(server: TinySe
 
 async def test_a_streamed_flac_of_our_own_is_heard(server: TinyServer) -> None:
     """Its length is not known when it begins."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=600) as client:
         asked = {"input": "Hello there.", "voice": "ethan", "response_format": "flac", "seed": 1}
         spoken = await client.post("/v1/audio/speech", json={**asked, "max_tokens": 12})
         assert spoken.status_code == 200, spoken.text
@@ -144,7 +144,7 @@ async def cached(server: TinyServer, part: dict[str, Any]) -> int:
     words = "Tell me more about it, please, and about the fox and the hound. " * 4
     asked = [{"role": "user", "content": [part, text(words)]}]
     body = {"messages": asked, "max_tokens": 2, "temperature": 0}
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=600) as client:
         response = await client.post("/v1/chat/completions", json=body)
     assert response.status_code == 200, response.text
     details: dict[str, int] = response.json()["usage"]["prompt_tokens_details"]
@@ -166,7 +166,7 @@ async def test_every_door_reads_a_file_so(at: str, server: TinyServer) -> None:
         "responses": ("/v1/responses", {"input": messages, "max_output_tokens": 16}),
     }
     path, body = bodies[at]
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=600) as client:
         response = await client.post(path, json=body)
         assert response.status_code == 200, response.text
         broken = [{"role": "user", "content": [text("a"), url_part("video_url", "v/m", b"hello")]}]
@@ -207,7 +207,7 @@ async def test_a_sound_longer_than_the_model_takes_is_refused_by_the_model_s_lim
     long = plain_wav(np.zeros((1, seconds * 8_000)), 8_000, 8)
     content = [text("a"), url_part("audio_url", "audio/wav", long)]
     body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=600) as client:
         response = await client.post("/v1/chat/completions", json=body)
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (400, param, code), error

@@ -55,7 +55,7 @@ class Client:
         self.server = server
         self.counted: defaultdict[Sample, float] = defaultdict(float)
         self._places = asyncio.Semaphore(AT_ONCE)
-        self._http = httpx.AsyncClient(timeout=120, base_url=server.url)
+        self._http = httpx.AsyncClient(timeout=600, base_url=server.url)
 
     async def ask(self, kind: Callable[["Client"], Awaitable[None]]) -> None:
         async with self._places:

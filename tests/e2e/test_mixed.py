@@ -115,7 +115,7 @@ async def test_text_and_image_without_speech(mixed: TinyServer, bare: Any) -> No
     more: dict[str, Any] = {"modalities": ["text", "image"], "audio": None, "return_codes": None}
     more |= {"stage_params": None, "seed": 5, **IMAGE}
     body = mixed.body(QUESTIONS[0].messages, **more)
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{mixed.url}/v1/chat/completions"
         alone = (await client.post(url, json={**body, "modalities": ["text"]})).json()
         before = mixed.health()
@@ -136,7 +136,7 @@ async def test_text_and_image_without_speech(mixed: TinyServer, bare: Any) -> No
 async def test_a_response_has_an_image_of_its_words(mixed: TinyServer, bare: Any) -> None:
     tool = {"type": "image_generation", **IMAGE}
     body = {"input": "Say hello.", "seed": 5, "temperature": 0, "max_output_tokens": MAX_TOKENS}
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{mixed.url}/v1/responses"
         alone = (await client.post(url, json=body)).json()
         answer = (await client.post(url, json={**body, "tools": [tool]})).json()
@@ -153,7 +153,7 @@ async def test_text_alone_runs_neither_talker_nor_image_stage(mixed: TinyServer)
     before = mixed.health()
     more: dict[str, Any] = {"modalities": ["text"], "audio": None, "return_codes": None}
     body = mixed.body(QUESTIONS[0].messages, **more, stage_params=None)
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         answer = await client.post(f"{mixed.url}/v1/chat/completions", json=body)
     assert answer.json()["choices"][0]["message"]["content"]
     after = mixed.health()
@@ -228,7 +228,7 @@ async def test_without_a_call_of_the_allowed_tool_nothing_is_drawn(
 
 async def test_what_cannot_be_drawn_is_refused_before_it_begins(mixed: TinyServer) -> None:
     before = mixed.health()["thinker"]["requests_total"]
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         for more, param in (
             ({"size": "8x8"}, "size"),
             ({"num_inference_steps": 0}, "num_inference_steps"),

@@ -70,7 +70,7 @@ def graph(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def say(server: TinyServer, text: str) -> httpx.Response:
     messages = [{"role": "user", "content": text}]
     body = {"model": models(server)[0], "messages": messages}
-    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=600)
 
 
 def models(server: TinyServer) -> list[str]:
@@ -213,5 +213,5 @@ async def check_a_node_that_is_killed_under_load(server: TinyServer, nodes: RayN
     assert server.health()["thinker"]["generation"] == 1
     nodes.add()
     ready = f"{server.url}/ready"
-    await until(lambda: httpx.get(ready, timeout=60).status_code == 200, START_S)
+    await until(lambda: httpx.get(ready, timeout=600).status_code == 200, START_S)
     await until(lambda: not server.held(), SLOW_S)

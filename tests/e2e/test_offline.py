@@ -94,7 +94,7 @@ def test_ctrl_c_ends_a_list_and_leaves_nothing_in_the_stages(omni: Omni) -> None
     runtime = engine_of(omni).runtime
 
     def interrupt() -> None:
-        wait_until(lambda: runtime.flights.num_running, 60)
+        wait_until(lambda: runtime.flights.num_running)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()

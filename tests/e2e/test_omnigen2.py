@@ -209,7 +209,7 @@ async def test_a_response_is_words_or_a_picture(
 ) -> None:
     tool = {"type": "image_generation", "size": "64x64", "num_inference_steps": STEPS}
     body = {"input": chat.prompt, "seed": chat.seed, "temperature": 0, "tools": [tool]}
-    async with httpx.AsyncClient(timeout=300) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         found = (await client.post(f"{server.url}/v1/responses", json=body)).json()
     made = [one for one in found["output"] if one["type"] == "image_generation_call"]
     said = [part["text"] for one in found["output"] for part in one.get("content") or ()]
@@ -233,7 +233,7 @@ async def test_a_chat_with_more_images_than_a_picture_is_made_of_is_refused(
     server: TinyServer,
 ) -> None:
     body = {"messages": messages_of(Drawing("six", "a bird", given=((32, 32),) * 6))}
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{server.url}/v1/chat/completions"
         found = await client.post(url, json={**body, "modalities": ["text", "image"]})
     assert (found.status_code, found.json()["error"]["param"]) == (400, "messages")

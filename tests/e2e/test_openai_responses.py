@@ -131,12 +131,12 @@ def test_tokens_are_those_that_a_chat_of_the_same_messages_begins_with(
     )
     expected = completion.model_dump()["prompt_token_ids"]
     asked = {"messages": messages, "return_token_strs": True}
-    told = httpx.post(f"{server.url}/tokenize", json=asked, timeout=60).json()
+    told = httpx.post(f"{server.url}/tokenize", json=asked, timeout=600).json()
     assert told["tokens"] == expected
     assert told["count"] == len(expected) == len(told["token_strs"])
     assert told["max_model_len"] > len(expected)
-    back = httpx.post(f"{server.url}/detokenize", json={"tokens": told["tokens"]}, timeout=60)
+    back = httpx.post(f"{server.url}/detokenize", json={"tokens": told["tokens"]}, timeout=600)
     assert "What?<|im_end|>" in back.json()["prompt"]
     marked = {"role": "user", "content": [*parts, text("<|image_pad|>")]}
-    refusal = httpx.post(f"{server.url}/tokenize", json={"messages": [marked]}, timeout=60)
+    refusal = httpx.post(f"{server.url}/tokenize", json={"messages": [marked]}, timeout=600)
     assert refusal.json()["error"]["param"] == "messages[0].content[3].text"

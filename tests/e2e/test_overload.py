@@ -60,7 +60,7 @@ async def test_every_client_gets_a_full_answer_or_a_time_to_come_back(server: Ti
 
     limits = httpx.Limits(max_connections=CLIENTS)
     async with (
-        httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client,
+        httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client,
         asyncio.TaskGroup() as group,
     ):
         with stopped(pid_of(server, "thinker", "engine")):  # no place becomes free

@@ -97,7 +97,7 @@ async def test_a_video_that_is_too_much_with_its_sound_is_refused_not_waited_for
 ) -> None:
     asked = heard_question("too much", 20, 256, 80000)
     options = {"mm_processor_kwargs": {"use_audio_in_video": True}}
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         body = server.body(asked.messages, **options)
         refused = await client.post(f"{server.url}/v1/chat/completions", json=body)
     assert refused.status_code == 400
@@ -155,7 +155,7 @@ async def test_an_image_that_a_text_request_showed_first_is_spoken_about(
 ) -> None:
     image = picture(64, 96, seed=5)
     asked = question("seen", [image_part(image), text("And this?")], images=[image])
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         body = {"model": server.model, "messages": asked.messages, "max_completion_tokens": 4}
         silent = await client.post(f"{server.url}/v1/chat/completions", json=body)
     assert silent.status_code == 200

@@ -253,7 +253,7 @@ async def speak(server: TinyServer, said: str, **more: Any) -> httpx.Response:
     talker = {"temperature": 0, "max_tokens": MAX_CODES}
     body = {"input": said, "voice": "Chelsie", "response_format": "pcm", "seed": 0}
     body |= {"stage_params": {"talker": talker}, **more}
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         return await client.post(f"{server.url}/v1/audio/speech", json=body)
 
 
@@ -332,7 +332,7 @@ async def test_a_client_that_hangs_up_frees_the_stages(server: TinyServer) -> No
         stage_params={"talker": talker},
     )
     async with (
-        httpx.AsyncClient(timeout=60) as client,
+        httpx.AsyncClient(timeout=600) as client,
         client.stream("POST", f"{server.url}/v1/chat/completions", json=body) as response,
     ):
         assert response.status_code == 200

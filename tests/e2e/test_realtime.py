@@ -28,7 +28,7 @@ pytestmark = pytest.mark.engine
 def talk(server: TinyServer) -> Iterator[Talk]:
     """Turns by hand; answers are drawn greedily, in text."""
     url = server.url.replace("http", "ws", 1) + PATH
-    with connect(url, open_timeout=60, close_timeout=5, compression=None, max_size=None) as ws:
+    with connect(url, open_timeout=600, close_timeout=5, compression=None, max_size=None) as ws:
         talk = Talk(ws)
         assert talk.event()["type"] == "session.created"
         talk.update(
@@ -83,7 +83,7 @@ class Both:
         body = {"model": self._server.model, "temperature": 0, "messages": self.messages, **more}
         body["max_completion_tokens"] = NUM_TOKENS
         url = f"{self._server.url}/v1/chat/completions"
-        chat = httpx.post(url, json=body, timeout=120).json()
+        chat = httpx.post(url, json=body, timeout=600).json()
         assert text == chat["choices"][0]["message"]["content"]
         assert text
         usage, details = response["usage"], chat["usage"]["prompt_tokens_details"]
@@ -197,7 +197,7 @@ def test_a_spoken_answer_is_heard_truncated_and_read_on(both: Both) -> None:
 
 def num_used(server: TinyServer) -> int:
     """How many answers that were made ahead were sent."""
-    page = httpx.get(f"{server.url}/metrics", timeout=60).text
+    page = httpx.get(f"{server.url}/metrics", timeout=600).text
     found = re.findall(r'^omnistage_realtime_ahead_total{outcome="used"} (\S+)', page, re.MULTILINE)
     return int(float(found[0])) if found else 0
 

@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 
 pytestmark = pytest.mark.engine
 
-READY_S = 120.0
+READY_S = 600.0
 ONE_STAGE = (
     "talker",
     pytest.param("thinker", marks=pytest.mark.repeat),
@@ -49,7 +49,7 @@ def server(tiny_checkpoint: Path, log: Path) -> Iterator[TinyServer]:
 
 def session(server: TinyServer) -> Any:
     url = server.url.replace("http", "ws", 1) + PATH
-    return connect(url, open_timeout=60, close_timeout=5, compression=None, max_size=None)
+    return connect(url, open_timeout=600, close_timeout=5, compression=None, max_size=None)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def check_next_prompt(talk: Talk, server: TinyServer, asked: str, heard: str) ->
         messages.append({"role": "assistant", "content": [{"type": "text", "text": heard}]})
     body = {"model": server.model, "messages": messages, "temperature": 0}
     body["max_completion_tokens"] = 4
-    chat = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120).json()
+    chat = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=600).json()
     assert response["usage"]["input_tokens"] == chat["usage"]["prompt_tokens"]
     said = chat["choices"][0]["message"]["content"]
     assert response["output"][0]["content"][0]["text"] == said

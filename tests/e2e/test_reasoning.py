@@ -25,7 +25,7 @@ def thinking(tiny_thinking: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     with running_server(str(tiny_thinking), log) as server:
         body = {"messages": [{"role": "user", "content": [sound_part(HEARD)]}], "max_tokens": 2}
         # What its stage opens for its whole life is open then.
-        httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
+        httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=600).raise_for_status()
         yield server
 
 

@@ -39,7 +39,7 @@ async def settle(server: TinyServer) -> None:
 async def test_a_text_only_request_makes_no_speech(server: TinyServer) -> None:
     await asyncio.to_thread(reported_page, server)
     before = server.health()
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         body = {"model": server.model, "messages": HELLO, "max_completion_tokens": 8}
         response = await client.post(f"{server.url}/v1/chat/completions", json=body)
     assert response.json()["choices"][0]["message"]["content"]
@@ -100,7 +100,7 @@ async def test_one_seed_gives_one_answer(server: TinyServer) -> None:
 
 
 async def test_what_the_engine_refuses_is_a_400(server: TinyServer) -> None:
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         body = server.body([{"role": "user", "content": "long " * 3000}])
         response = await client.post(f"{server.url}/v1/chat/completions", json=body)
     assert response.status_code == 400, response.text
@@ -153,7 +153,7 @@ async def test_speech_in_every_format_and_a_turn_that_names_it(
     audio = {"voice": "ethan", "format": form}
     exact = await server.ask(HELLO)
     body = server.body(HELLO, audio=audio)
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{server.url}/v1/chat/completions"
         said = (await client.post(url, json=body)).json()["choices"][0]["message"]["audio"]
         sound = samples_of(base64.b64decode(said["data"]))

@@ -34,7 +34,7 @@ def text_of(number: int, length: int) -> str:
 async def completed(server: TinyServer, prompt: str, **more: Any) -> Mapping[str, Any]:
     """A sampled completion."""
     body = {"model": server.model, "prompt": prompt, "temperature": 1, "max_tokens": 24, **more}
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         response = await client.post(f"{server.url}/v1/completions", json=body)
     assert response.status_code == 200, response.text
     answer: Mapping[str, Any] = response.json()

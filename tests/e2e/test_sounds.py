@@ -93,7 +93,7 @@ class ServedSound:
         data = body if isinstance(body, str) else json.dumps(body)
         headers = {"content-type": "application/json"}
         url = f"{self.server.url}/v1/audio/generate"
-        return httpx.post(url, content=data.encode(), headers=headers, timeout=120)
+        return httpx.post(url, content=data.encode(), headers=headers, timeout=600)
 
 
 @pytest.fixture(
@@ -251,8 +251,8 @@ def test_a_video_of_words_and_of_images_has_its_audio(name: str, tmp_path: Path)
                 one: data_url("image/png", file_of(Image.fromarray(MEDIA[one])))
                 for one in media.split()
             }
-            answers[media] = httpx.post(url, json={**body, **fields}, timeout=120)
-        silent = httpx.post(url, json={**body, "audio": False}, timeout=120)
+            answers[media] = httpx.post(url, json={**body, **fields}, timeout=600)
+        silent = httpx.post(url, json={**body, "audio": False}, timeout=600)
     for media, answer in answers.items():
         assert answer.status_code == 200, answer.text
         wanted = film.bare(folder, media)

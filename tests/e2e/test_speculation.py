@@ -102,7 +102,7 @@ async def test_a_top_k_that_would_end_the_engine_is_refused_and_loses_nothing(
 ) -> None:
     running = asyncio.create_task(server.ask(ASKED[0].messages, **SPOKEN))
     body = {"messages": ASKED[1].messages, "max_completion_tokens": 8, "top_k": 5, "seed": 1}
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=600) as client:
         refused = await client.post("/v1/chat/completions", json={**body, "temperature": 1})
         assert refused.status_code == 400
         assert "top_k is not supported on a CPU" in refused.json()["error"]["message"]

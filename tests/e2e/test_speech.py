@@ -25,7 +25,7 @@ pytestmark = pytest.mark.engine
 
 async def speak(server: TinyServer, text: str, **more: Any) -> httpx.Response:
     body = {"model": server.model, "input": text, "voice": "ethan", "response_format": "pcm"}
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{server.url}/v1/audio/speech"
         return await client.post(url, json={**body, "stage_params": GREEDY, **more})
 
@@ -80,9 +80,9 @@ async def test_sound_comes_before_the_text_has_ended(server: TinyServer) -> None
         await socket.send(json.dumps(config))
         text = {"type": "input.text", "text": "One two three four five six "}
         await socket.send(json.dumps(text))
-        start = json.loads(await asyncio.wait_for(socket.recv(), 60))
+        start = json.loads(await asyncio.wait_for(socket.recv(), 600))
         assert (start["type"], start["sample_rate"]) == ("audio.start", 24_000)
-        assert isinstance(await asyncio.wait_for(socket.recv(), 60), bytes)
+        assert isinstance(await asyncio.wait_for(socket.recv(), 600), bytes)
         await socket.send(json.dumps({"type": "input.cancel"}))
         while "session.done" not in (got := str(await socket.recv())):
             continue
@@ -168,7 +168,7 @@ async def test_a_client_that_hangs_up_frees_the_stages(server: TinyServer) -> No
     body = {"input": "On and on", "response_format": "pcm", "stage_params": {"talker": talker}}
     url = f"{server.url}/v1/audio/speech"
     async with (
-        httpx.AsyncClient(timeout=60) as client,
+        httpx.AsyncClient(timeout=600) as client,
         client.stream("POST", url, json=body) as response,
     ):
         await anext(response.aiter_raw())

@@ -104,7 +104,7 @@ async def test_a_link_that_ends_fails_what_crosses_it_and_nothing_else(
     number: int, blow: signal.Signals, server: TinyServer, reference: Reference
 ) -> None:
     asked = QUESTIONS[0]
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{server.url}/v1/chat/completions"
         beside = asyncio.create_task(client.post(url, json=server.body(asked.messages, **TEXT)))
         asking = client.stream("POST", url, json=server.body(asked.messages, **LONG))

@@ -50,7 +50,7 @@ def server(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def rpc(server: TinyServer, method: str, *args: Any, **more: Any) -> httpx.Response:
     body = {"method": method, "args": list(args), **more}
-    return httpx.post(f"{server.url}/admin/rpc", json=body, headers=KEY, timeout=60)
+    return httpx.post(f"{server.url}/admin/rpc", json=body, headers=KEY, timeout=600)
 
 
 def results(server: TinyServer, method: str, *args: Any) -> list[Any]:
@@ -89,20 +89,22 @@ def test_an_adapter_that_is_added_over_http_answers_as_pefts(
     plain = answer(server)
     assert plain == expected(model, tiny_text)
     body = {"lora_name": "ink", "lora_path": str(ink)}
-    added = httpx.post(f"{server.url}/v1/load_lora_adapter", json=body, headers=KEY, timeout=60)
+    added = httpx.post(f"{server.url}/v1/load_lora_adapter", json=body, headers=KEY, timeout=600)
     assert added.status_code == 200, added.text
     with_ink = answer(server, model="ink")
     assert with_ink == expected(adapted(model, ink), tiny_text) != plain
     assert answer(server) == plain
     gone = {"lora_name": "ink"}
-    removed = httpx.post(f"{server.url}/v1/unload_lora_adapter", json=gone, headers=KEY, timeout=60)
+    removed = httpx.post(
+        f"{server.url}/v1/unload_lora_adapter", json=gone, headers=KEY, timeout=600
+    )
     assert removed.status_code == 200, removed.text
 
 
 def answer(server: TinyServer, **more: Any) -> list[int]:
     """The token ids of a greedy answer."""
     body = {**hello(), "return_token_ids": True, **more}
-    told = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
+    told = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=600)
     assert told.status_code == 200, told.text
     ids: list[int] = told.json()["choices"][0]["token_ids"]
     return ids

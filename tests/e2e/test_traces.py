@@ -57,7 +57,7 @@ async def test_vllm_s_own_spans_lie_below_those_of_their_stages(
     server: TinyServer, collector: Collector
 ) -> None:
     began_ns = time.time_ns()
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         headers = {"traceparent": CLIENT.header}
         url = f"{server.url}/v1/chat/completions"
         answer = await client.post(url, json=server.body(HELLO), headers=headers)
@@ -81,7 +81,7 @@ async def test_vllm_s_own_spans_lie_below_those_of_their_stages(
 async def test_a_request_can_be_asked_for_after_its_answer(server: TinyServer) -> None:
     reply = await server.ask(HELLO)
     headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
-    async with httpx.AsyncClient(timeout=60, headers=headers) as client:
+    async with httpx.AsyncClient(timeout=600, headers=headers) as client:
         told = (await client.get(f"{server.url}/admin/traces/{reply.raw['id']}")).json()
     assert [stage["stage"] for stage in told["stages"]] == ["thinker", "talker", "code2wav"]
     assert told["steps"][-1]["event"] == "first_audio"

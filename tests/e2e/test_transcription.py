@@ -44,7 +44,7 @@ async def chat(server: TinyServer, file: bytes, instruction: str) -> str:
     parts = [{"type": "input_audio", "input_audio": sound}, text(instruction)]
     body = {"model": server.model, "temperature": 0, **LIMIT}
     body["messages"] = [{"role": "user", "content": parts}]
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         answer = await client.post(f"{server.url}/v1/chat/completions", json=body)
     return str(answer.json()["choices"][0]["message"]["content"])
 
@@ -92,7 +92,7 @@ async def test_sound_in_many_formats(form: str, server: TinyServer, openai: Asyn
 
 
 async def test_a_word_that_stands_for_a_medium_is_refused(server: TinyServer) -> None:
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         answer = await client.post(
             f"{server.url}/v1/audio/transcriptions",
             data={"prompt": "Say <|audio_pad|>."},
@@ -103,7 +103,7 @@ async def test_a_word_that_stands_for_a_medium_is_refused(server: TinyServer) ->
 
 
 async def test_a_transcript_beyond_the_context_is_an_error(server: TinyServer) -> None:
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         answer = await client.post(
             f"{server.url}/v1/audio/transcriptions",
             data={"prompt": "x" * 990},

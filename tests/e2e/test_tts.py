@@ -61,7 +61,7 @@ def body(server: TinyServer, talk: Talk, **more: Any) -> dict[str, Any]:
 
 
 async def post(server: TinyServer, asked: dict[str, Any], path: str = "audio/speech") -> Any:
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         return await client.post(f"{server.url}/v1/{path}", json=asked)
 
 

@@ -42,7 +42,7 @@ def terminal(page_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     yield started
     if psutil.pid_exists(started.pid):
         started.press_ctrl_c()
-        started.wait(60)
+        started.wait(600)
 
 
 def url_of(terminal: Terminal) -> str:
@@ -62,7 +62,7 @@ def test_a_dozen_lines_lead_from_nothing_to_both_addresses(
 
 
 def test_it_answers_in_text_and_speech_and_has_its_page(terminal: Terminal, page_port: int) -> None:
-    with httpx.Client(base_url=url_of(terminal), timeout=60) as client:
+    with httpx.Client(base_url=url_of(terminal), timeout=600) as client:
         messages = [{"role": "user", "content": "What is seven plus five?"}]
         answer = client.post("/v1/chat/completions", json={"messages": messages}).json()
         assert answer["model"] == MODEL
@@ -71,7 +71,7 @@ def test_it_answers_in_text_and_speech_and_has_its_page(terminal: Terminal, page
         assert client.post("/v1/audio/speech", json=speech).content[:4] == b"RIFF"
         (card,) = client.get("/v1/models").json()["data"]
         assert card["note"] == NOTE
-    assert httpx.get(f"http://127.0.0.1:{page_port}/", timeout=60).status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{page_port}/", timeout=600).status_code == 200
 
 
 def test_what_stages_print_is_in_files_and_not_on_the_terminal(terminal: Terminal) -> None:
@@ -85,6 +85,6 @@ def test_ctrl_c_ends_all_of_it(terminal: Terminal) -> None:
     children = psutil.Process(terminal.pid).children(recursive=True)
     assert len(children) >= 5  # four stages and the page
     terminal.press_ctrl_c()
-    assert terminal.wait(60) == 0
-    assert not psutil.wait_procs(children, timeout=60)[1]
+    assert terminal.wait(600) == 0
+    assert not psutil.wait_procs(children, timeout=600)[1]
     assert "Traceback" not in "\n".join(terminal.lines)

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.engine
 
 SPOKEN = Path(__file__).parents[1] / "references" / "voxcpm2.safetensors"
 NUM_CANCELS = 12  # of each sort
-READY_S = 120.0
+READY_S = 600.0
 LONG = {"talker": {"max_tokens": 400, "min_tokens": 400}}
 LONGER = {"talker": {"max_tokens": 900, "min_tokens": 900}}  # than what sockets keep unread: 14 MB
 Samples = npt.NDArray[np.int16]
@@ -93,7 +93,7 @@ def body(server: TinyServer, talk: Talk, **more: Any) -> dict[str, Any]:
 
 
 async def post(server: TinyServer, asked: dict[str, Any]) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         return await client.post(f"{server.url}/v1/audio/speech", json=asked)
 
 
@@ -135,7 +135,7 @@ async def test_a_streamed_answer_begins_with_a_patch_and_equals_the_whole(
     server: TinyServer,
 ) -> None:
     talk, parts = named("long"), list[bytes]()
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         asked = body(server, talk)
         async with client.stream("POST", f"{server.url}/v1/audio/speech", json=asked) as response:
             assert response.status_code == 200
@@ -173,7 +173,7 @@ async def test_a_stored_voice_speaks_also_after_a_restart(folder: Path, server: 
     talk = named("a voice with words")
     form = {"name": "kept", "consent": "yes", "ref_text": talk.sound_text}
     files = {"audio_sample": ("voice.wav", wav(sound_of(talk)), "audio/wav")}
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         stored = await client.post(f"{server.url}/v1/audio/voices", data=form, files=files)
     assert stored.status_code == 200, stored.text
     asked = {"voice": "kept", "ref_text": None}
@@ -205,7 +205,7 @@ async def test_clients_that_leave_leave_nothing(server: TinyServer) -> None:
     ]
 
     async def hear_and_leave(one: dict[str, Any]) -> None:
-        async with httpx.AsyncClient(timeout=120) as client:
+        async with httpx.AsyncClient(timeout=600) as client:
             url = f"{server.url}/v1/audio/speech"
             async with client.stream("POST", url, json=one) as response:
                 await anext(response.aiter_raw())
@@ -237,7 +237,7 @@ async def test_a_killed_stage_fails_what_runs_and_starts_again(
 ) -> None:
     generation = server.generations()[stage]
     pid = pid_of(server, stage, "worker")
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url, asked = f"{server.url}/v1/audio/speech", body(server, TALKS[0], stage_params=LONGER)
         with pytest.raises(httpx.RemoteProtocolError):
             await struck(client, url, asked, pid)

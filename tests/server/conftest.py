@@ -25,7 +25,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
 
 @pytest.fixture(scope="session")
 def client(gateway: RunningGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=60, limits=ONE_SHOT) as connected:
+    with httpx.Client(base_url=gateway.url, timeout=600, limits=ONE_SHOT) as connected:
         yield connected
 
 
@@ -43,7 +43,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]
 
 @pytest.fixture(scope="session")
 def images_client(images: RunningGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=images.url, timeout=60, limits=ONE_SHOT) as connected:
+    with httpx.Client(base_url=images.url, timeout=600, limits=ONE_SHOT) as connected:
         yield connected
 
 
@@ -58,7 +58,7 @@ def strict_client(gateway: RunningGateway) -> OpenAI:
         base_url=f"{gateway.url}/v1",
         api_key="none",
         max_retries=0,
-        timeout=60,
+        timeout=600,
         default_headers={"Connection": "close"},
         _strict_response_validation=True,
     )

@@ -41,12 +41,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     running = Served(tmp_path_factory.mktemp("served") / "log")
     yield running
     running.process.terminate()
-    running.process.wait(60)
+    running.process.wait(600)
 
 
 @pytest.fixture
 async def http(server: Served) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=ONE_SHOT) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=ONE_SHOT) as client:
         yield client
 
 

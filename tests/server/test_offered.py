@@ -69,7 +69,7 @@ def offered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Offered]:
     with (
         running_gateway(folder, GRAPH, **how) as gateway,
         httpx.Client(
-            base_url=gateway.url, timeout=60, verify=trusting(tls), limits=ONE_SHOT
+            base_url=gateway.url, timeout=600, verify=trusting(tls), limits=ONE_SHOT
         ) as client,
     ):
         yield Offered(gateway, client)

@@ -51,7 +51,7 @@ def served(tmp_path: Path, environment: dict[str, str]) -> Iterator[Served]:
     yield running
     if running.process.poll() is None:
         running.process.terminate()
-        running.process.wait(60)
+        running.process.wait(600)
 
 
 def test_sigterm_ends_everything(served: Served) -> None:
@@ -59,7 +59,7 @@ def test_sigterm_ends_everything(served: Served) -> None:
     assert len(served.folders) == 1
     assert httpx.post(f"{served.url}/v1/chat/completions", json=TEXT).status_code == 200
     served.process.send_signal(signal.SIGTERM)
-    assert served.process.wait(60) == 0, served.log.read_text()
+    assert served.process.wait(600) == 0, served.log.read_text()
     assert are_gone(served.stages)
     assert not any(folder.exists() for folder in served.folders)
     with pytest.raises(httpx.ConnectError):
@@ -76,7 +76,7 @@ def test_its_log_has_one_line_a_request_and_none_for_probes(served: Served) -> N
         assert httpx.get(f"{served.url}{path}", headers=headers).status_code == 200
     answer = httpx.post(f"{served.url}/v1/chat/completions", json=TEXT, headers=headers)
     served.process.send_signal(signal.SIGTERM)
-    assert served.process.wait(60) == 0
+    assert served.process.wait(600) == 0
     said = [json.loads(line) for line in served.log.read_text().splitlines()]
     (line,) = [one for one in said if one.get("request_id") or "HTTP/1.1" in one["message"]]
     assert (line["request_id"], line["ids"]) == ("mine", [answer.json()["id"]])
@@ -87,14 +87,14 @@ def test_its_log_has_one_line_a_request_and_none_for_probes(served: Served) -> N
 def test_a_stream_that_does_not_end_gets_an_error_when_the_server_stops(served: Served) -> None:
     body = {**TEXT, "messages": [{"role": "user", "content": "endless"}], "stream": True}
     url = f"{served.url}/v1/chat/completions"
-    with httpx.Client(timeout=60) as client, client.stream("POST", url, json=body) as response:
+    with httpx.Client(timeout=600) as client, client.stream("POST", url, json=body) as response:
         lines = (line for line in response.iter_lines() if line)
         next(lines)
         served.process.send_signal(signal.SIGINT)
         *_, error, done = lines
     assert "shutting down" in error
     assert done == "data: [DONE]"
-    assert served.process.wait(60) == 0
+    assert served.process.wait(600) == 0
     assert are_gone(served.stages)
     assert "Traceback" not in served.log.read_text()
 
@@ -105,7 +105,7 @@ def test_a_server_told_to_stop_is_not_ready_and_refuses_while_an_answer_goes_on(
 ) -> None:
     body = {**TEXT, "messages": [{"role": "user", "content": "endless"}], "stream": True}
     url = f"{served.url}/v1/chat/completions"
-    with httpx.Client(timeout=60) as client, client.stream("POST", url, json=body) as response:
+    with httpx.Client(timeout=600) as client, client.stream("POST", url, json=body) as response:
         lines = (line for line in response.iter_lines() if line)
         next(lines)
         assert httpx.get(f"{served.url}/ready").status_code == 200
@@ -117,7 +117,7 @@ def test_a_server_told_to_stop_is_not_ready_and_refuses_while_an_answer_goes_on(
         assert refused.headers["retry-after"]
         assert httpx.get(f"{served.url}/health").status_code == 200
         assert "error" not in next(lines)
-    assert served.process.wait(60) == 0  # nobody is left who waits for an answer
+    assert served.process.wait(600) == 0  # nobody is left who waits for an answer
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_server_told_to_stop_is_not_ready_and_refuses_while_an_answer_goes_on(
 def test_an_answer_has_all_of_drain_s_and_the_server_ends_soon_after_it(served: Served) -> None:
     body = {**TEXT, "messages": [{"role": "user", "content": "endless"}], "stream": True}
     url = f"{served.url}/v1/chat/completions"
-    with httpx.Client(timeout=60) as client, client.stream("POST", url, json=body) as response:
+    with httpx.Client(timeout=600) as client, client.stream("POST", url, json=body) as response:
         lines = (line for line in response.iter_lines() if line)
         next(lines)
         told_at = time.monotonic()
@@ -135,7 +135,7 @@ def test_an_answer_has_all_of_drain_s_and_the_server_ends_soon_after_it(served: 
         assert time.monotonic() - told_at >= 3
     assert "shutting down" in error
     assert done == "data: [DONE]"
-    assert served.process.wait(60) == 0
+    assert served.process.wait(600) == 0
 
 
 def test_a_killed_stage_fails_what_needs_it_until_it_is_back(served: Served, held: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_killed_stage_fails_what_needs_it_until_it_is_back(served: Served, hel
     speech["messages"] = [{"role": "user", "content": "hang"}]
     url = f"{served.url}/v1/chat/completions"
     held.touch()
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=600) as client:
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: client.get(f"{served.url}/ready").status_code == 503)
         assert client.post(url, json=speech).status_code == 503
@@ -181,7 +181,7 @@ def test_mps_ends_with_the_server_and_with_the_next_one_if_it_was_killed(tmp_pat
     assert abandoned not in mps.daemons()
     assert len(mps.daemons()) == 1
     after.process.terminate()
-    assert after.process.wait(60) == 0, after.log.read_text()
+    assert after.process.wait(600) == 0, after.log.read_text()
     assert mps.daemons() == []
 
 
@@ -196,7 +196,7 @@ def test_a_server_with_a_certificate_speaks_tls_and_ends_like_any_other(tmp_path
     assert served.url.startswith("https://127.0.0.1:")
     endless = {**TEXT, "messages": [{"role": "user", "content": "endless"}], "stream": True}
     url = f"{served.url}/v1/chat/completions"
-    with httpx.Client(timeout=60, verify=trusting(tls)) as client:
+    with httpx.Client(timeout=600, verify=trusting(tls)) as client:
         assert client.post(url, json=TEXT).status_code == 200
         with client.stream("POST", url, json=endless) as response:
             lines = (line for line in response.iter_lines() if line)
@@ -205,7 +205,7 @@ def test_a_server_with_a_certificate_speaks_tls_and_ends_like_any_other(tmp_path
             *_, error, done = lines
     assert "shutting down" in error
     assert done == "data: [DONE]"
-    assert served.process.wait(60) == 0, served.log.read_text()
+    assert served.process.wait(600) == 0, served.log.read_text()
     assert "Traceback" not in served.log.read_text()
 
 

@@ -26,7 +26,7 @@ Json = dict[str, Any]
 def serving(folder: Path, log: Path, **environment: str) -> Iterator[tuple[Served, httpx.Client]]:
     served = Served(log, graph="studio", FAKE_SERVER_VIDEOS=str(folder), **environment)
     try:
-        with httpx.Client(base_url=served.url, timeout=60, limits=ONE_SHOT) as client:
+        with httpx.Client(base_url=served.url, timeout=600, limits=ONE_SHOT) as client:
             yield served, client
     finally:
         served.process.kill()
@@ -129,7 +129,7 @@ def test_without_a_folder_the_next_server_removes_what_a_killed_one_left(tmp_pat
     scratch.mkdir()
     environment = {"FAKE_SERVER_VIDEOS": "", "TMPDIR": str(scratch)}
     served = Served(tmp_path / "first.log", graph="studio", **environment)
-    with httpx.Client(base_url=served.url, timeout=60, limits=ONE_SHOT) as client:
+    with httpx.Client(base_url=served.url, timeout=600, limits=ONE_SHOT) as client:
         one = create(client, "a cat")
         wait_until(lambda: jobs(client)[one]["status"] == "completed")
         assert list(scratch.rglob("video.mp4"))
@@ -139,7 +139,7 @@ def test_without_a_folder_the_next_server_removes_what_a_killed_one_left(tmp_pat
         assert not list(scratch.rglob("video.mp4"))
         assert httpx.get(f"{after.url}{URL}").json()["data"] == []
         after.process.terminate()
-        assert after.process.wait(60) == 0
+        assert after.process.wait(600) == 0
     finally:
         after.process.kill()
     assert not list(scratch.rglob("video*"))

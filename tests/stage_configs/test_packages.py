@@ -84,7 +84,7 @@ def test_serve_names_a_package_that_is_needed_before_anything_starts(
         env=without(tmp_path / "site", [package]),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 1
     (line,) = done.stderr.strip().splitlines()
@@ -103,7 +103,7 @@ def test_serve_names_ray_and_its_cure_before_anything_starts(tmp_path: Path) -> 
         env=without(tmp_path / "site", ["ray"]),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 1
     (line,) = done.stderr.strip().splitlines()

@@ -11,7 +11,7 @@ from websockets.sync.client import connect
 
 # What a request holds while it is computed; credit is given back as the stage behind confirms it.
 COMPUTED = ("rows", "late_inputs", "blocks", "streams", "late_rows", "tasks")
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 PIECE = 480  # samples: 20 ms
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from omnistage.stages.diffusion.engine.job import Job
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 
 
 def begin_together(engine: StepBatcher, number: int) -> None:

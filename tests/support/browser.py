@@ -15,7 +15,7 @@ from omnistage.bench.realtime.voice import synthesized
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 NO_BROWSER = "no Chromium: Debian's package is chromium"
-WAIT_S = 60
+WAIT_S = 600
 QUIET_S = 0.5
 # A call as OpenAI's documentation has it; what comes is kept in `events`. The microphone is muted.
 CALL = """async (key) => {

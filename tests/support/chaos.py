@@ -174,7 +174,7 @@ class Stream:
             body["modalities"] = ["text"]
         try:
             async with (
-                httpx.AsyncClient(timeout=60, verify=VERIFY) as client,
+                httpx.AsyncClient(timeout=600, verify=VERIFY) as client,
                 client.stream("POST", f"{server.url}/v1/chat/completions", json=body) as response,
             ):
                 assert response.status_code == 200, await response.aread()
@@ -375,10 +375,10 @@ def kept_folders(pid: int) -> Iterator[None]:
         yield
 
 
-async def ready_again(server: TinyServer, within_s: float = 120.0) -> None:
+async def ready_again(server: TinyServer, within_s: float = 600.0) -> None:
     """Until every stage serves."""
     started = time.monotonic()
-    async with httpx.AsyncClient(timeout=60, verify=VERIFY) as client:
+    async with httpx.AsyncClient(timeout=600, verify=VERIFY) as client:
         while (await client.get(f"{server.url}/ready")).status_code != 200:
             assert time.monotonic() - started < within_s
             await asyncio.sleep(0.1)

@@ -34,7 +34,7 @@ def ask(url: str, path: str, stream: bool, max_tokens: int = 200, **fields: Any)
         body |= {"prompt": "Hi", "max_tokens": max_tokens}
     else:
         body = {**_of_response(body), "input": "Hi", "max_output_tokens": max_tokens}
-    with httpx.Client(base_url=url, timeout=120, limits=ONE_SHOT) as client:
+    with httpx.Client(base_url=url, timeout=600, limits=ONE_SHOT) as client:
         response = client.post(path, json=body)
     if response.status_code != 200:
         return Answered(response.status_code, error=response.json()["error"])

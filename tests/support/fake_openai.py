@@ -215,7 +215,7 @@ class FakeOpenAI:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         finally:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(60)
+            thread.join(600)
             server.close()
             loop.run_until_complete(cancel_all(loop))
             loop.close()

@@ -12,7 +12,7 @@ from omnistage.stages.messages.trace_context import TraceContext
 
 SOUND = re.compile(rb'"data":"[^"]')
 CONTEXT = re.compile(rb"traceparent: (\S+)")
-TIMEOUT_S = 60
+TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class RunningGateway:
         async def run() -> T:
             return action()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(600)
 
     def hold(self, seconds: float) -> None:
         """Let the gateway's thread do nothing else for so long, from now on."""
@@ -211,7 +211,7 @@ def running_gateway(
     # A daemon: what does not end fails here and does not keep the suite from ending.
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    assert is_started.wait(60)
+    assert is_started.wait(600)
     loop, server, stages, runtime = started[0]
     try:
         port = listening.getsockname()[1]
@@ -219,7 +219,7 @@ def running_gateway(
         yield RunningGateway(f"{scheme}://127.0.0.1:{port}", loop, stages, server, runtime)
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(600)
         assert not thread.is_alive(), f"the gateway does not end: {waiting_in(thread, loop)}"
 
 

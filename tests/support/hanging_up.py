@@ -11,7 +11,7 @@ from support.waiting import until
 
 async def ask_and_hang_up(url: str, has_begun: Callable[[], object], **request: Any) -> None:
     """Post a request that is not answered before `has_begun` holds, and leave then."""
-    async with httpx.AsyncClient(timeout=60, verify=VERIFY) as client:
+    async with httpx.AsyncClient(timeout=600, verify=VERIFY) as client:
         asking = asyncio.create_task(client.post(url, **request))
         try:
             await until(lambda: asking.done() or has_begun())

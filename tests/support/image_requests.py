@@ -64,7 +64,7 @@ async def ask(
 ) -> httpx.Response:
     """One request; as small as those of `expected`."""
     body = {"prompt": prompt, "size": "64x64", "num_inference_steps": STEPS, "seed": seed, **more}
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         return await client.post(f"{server.url}/v1/images/generations", json=body)
 
 

@@ -16,7 +16,7 @@ from support.pictures import file_of
 from support.recordings import ear
 from support.server import VERIFY, TinyServer
 
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 SIDE = 128  # of pictures
 QUIET = 400  # of 32767: no voice is that soft, and its noise between words is softer
 TAIL_S = 0.6  # what may follow the last word

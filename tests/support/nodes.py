@@ -23,7 +23,7 @@ from omnistage.connectors.tcp.node_link import End, NodeLink
 from omnistage.connectors.tcp.orders import LinkEnded, LinkSettings, PeerLost, PeerUp, Trouble
 
 LOOPBACK = "127.0.0.1"
-WITHIN_S = 60.0
+WITHIN_S = 600.0
 # Where silence is not the subject nobody counts as silent, however busy the machine is.
 PATIENT = LinkSettings(secret=new_secret(), patience_s=600, handshake_s=600)
 Happened = PeerUp | PeerLost | LinkEnded | Trouble

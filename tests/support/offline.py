@@ -99,4 +99,4 @@ def served(omni: Omni) -> Iterator[str]:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
-            serving.result(60)
+            serving.result(600)

@@ -28,7 +28,7 @@ def fields_of(drawing: Drawing) -> dict[str, Any]:
 async def draw(server: TinyServer, drawing: Drawing) -> httpx.Response:
     """Ask for a drawing, with its images as files."""
     fields = fields_of(drawing)
-    async with httpx.AsyncClient(timeout=300) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         if not drawing.given:
             return await client.post(f"{server.url}/v1/images/generations", json=fields)
         files = [("image[]", ("a.png", file_of(one), "image/png")) for one in drawing.images]
@@ -49,7 +49,7 @@ def url_of(file: bytes) -> str:
 
 
 async def chat_with(server: TinyServer, messages: Sequence[Any], **more: Any) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=300) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         body = chat_body(messages, **more)
         return await client.post(f"{server.url}/v1/chat/completions", json=body)
 
@@ -86,7 +86,7 @@ async def streamed(server: TinyServer, messages: Sequence[Any], **more: Any) -> 
     told: dict[str, Any] = {"message": {"images": []}, "token_ids": [], "num_pieces": 0}
     said, body = "", chat_body(messages, stream=True, **more)
     async with (
-        httpx.AsyncClient(timeout=300) as client,
+        httpx.AsyncClient(timeout=600) as client,
         client.stream("POST", f"{server.url}/v1/chat/completions", json=body) as found,
     ):
         assert found.status_code == 200, await found.aread()

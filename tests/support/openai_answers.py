@@ -20,7 +20,7 @@ def strict_client(url: str) -> Iterator[OpenAI]:
         base_url=f"{url}/v1",
         api_key="none",
         max_retries=0,
-        timeout=60,
+        timeout=600,
         default_headers={"Connection": "close"},  # a kept one is a descriptor left over
         _strict_response_validation=True,
     ) as client:

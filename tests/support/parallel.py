@@ -17,8 +17,8 @@ from support.waiting import until
 from omnistage.stage_configs.pick import GRAPHS
 
 SHARED_MEMORY = Path("/dev/shm")
-PATIENCE_S = 300  # of a stage with another: ranks that wait are busy
-BACK_S = 400.0
+PATIENCE_S = 600  # of a stage with another: ranks that wait are busy
+BACK_S = 600.0
 
 
 def parallel_graph(

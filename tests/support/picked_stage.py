@@ -36,7 +36,7 @@ class PickedStage:
         came: list[Chunk[ToGateway]] = []
         serving = asyncio.create_task(self.stage.serve(opened))
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(600):
                 while not (serving.done() and ((came and came[-1].last) or serving.exception())):
                     while (chunk := self.far.receive()) is not None:
                         self.far.grant(chunk.request_id)

@@ -9,7 +9,7 @@ from support.server import TinyServer
 async def check_every_step_is_reported(server: TinyServer) -> None:
     """Stream an image of three steps: each is reported once, in order."""
     body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 3, "stream": True}
-    async with httpx.AsyncClient(timeout=120) as client:
+    async with httpx.AsyncClient(timeout=600) as client:
         url = f"{server.url}/v1/images/generations"
         answer = await client.post(url, json={**body, "stream_progress": True})
     told = [line.removeprefix("data: ") for line in answer.text.splitlines()]

@@ -79,7 +79,7 @@ class TinyServer:
 
     async def ask(self, messages: list[Any], **more: Any) -> Reply:
         """One whole answer."""
-        async with httpx.AsyncClient(timeout=120, verify=VERIFY) as client:
+        async with httpx.AsyncClient(timeout=600, verify=VERIFY) as client:
             url = f"{self.url}/v1/chat/completions"
             response = await client.post(url, json=self.body(messages, **more))
         assert response.status_code == 200, response.text
@@ -110,7 +110,7 @@ class TinyServer:
         """Server-sent events of one answer."""
         body = self.body(messages, stream=True, **more)
         async with (
-            httpx.AsyncClient(timeout=120, verify=VERIFY) as client,
+            httpx.AsyncClient(timeout=600, verify=VERIFY) as client,
             client.stream("POST", f"{self.url}/v1/chat/completions", json=body) as response,
         ):
             assert response.status_code == 200, await response.aread()
@@ -216,6 +216,6 @@ def check_that_nothing_is_held(server: TinyServer) -> None:
 
 def is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/ready", timeout=60, verify=VERIFY).status_code == 200
+        return httpx.get(f"{url}/ready", timeout=600, verify=VERIFY).status_code == 200
     except httpx.TransportError:
         return False

@@ -17,7 +17,7 @@ from omnistage.connectors.ring import FIRST_SLOT, HEAD, TAIL, Ring
 from omnistage.connectors.shm import ShmConnector
 from omnistage.connectors.tcp.rings import ring_name
 
-WITHIN_S = 60.0
+WITHIN_S = 600.0
 CHANGING = ("send", "offer", "flush", "forget", "receive", "grant")
 
 

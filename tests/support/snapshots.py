@@ -24,7 +24,7 @@ def reported_page(server: TinyServer) -> str:
     num_new: dict[str, int] = {}
     while True:
         began = time.monotonic()
-        page = httpx.get(f"{server.url}/metrics", timeout=60, verify=VERIFY).text
+        page = httpx.get(f"{server.url}/metrics", timeout=600, verify=VERIFY).text
         ended = time.monotonic()
         for stage, age in AGE.findall(page):
             is_new = began - float(age) > seen_at.get(stage, began)

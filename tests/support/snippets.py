@@ -108,7 +108,7 @@ def send(words: list[str], folder: Path) -> httpx.Response:
         elif word not in ("-N", "-sN"):
             assert word.startswith("http"), word
             url = word
-    answer = httpx.post(url, **request, timeout=60)
+    answer = httpx.post(url, **request, timeout=600)
     if output is not None:
         output.write_bytes(answer.content)
     return answer

@@ -36,7 +36,7 @@ class Terminal:
         """What is on the screen, and what went off it at the top."""
         return screen(self.written.decode(errors="replace"))
 
-    def read_until(self, text: str, within_s: float = 60) -> None:
+    def read_until(self, text: str, within_s: float = 600) -> None:
         """Returns when a line on the screen has this text; AssertionError if none gets it."""
         deadline = time.monotonic() + within_s
         while not any(text in line for line in self.lines):
@@ -47,7 +47,7 @@ class Terminal:
         """What the key does: SIGINT for the terminal's foreground processes."""
         os.write(self._fd, b"\x03")
 
-    def wait(self, within_s: float = 60) -> int:
+    def wait(self, within_s: float = 600) -> int:
         """Returns the exit code, once the command has ended; it is killed if it takes too long."""
         deadline = time.monotonic() + within_s
         while self._read(0.1):

@@ -76,7 +76,7 @@ class TextHarness:
         opened = Opened(name, Request(body_of(body), ["text"]))
         serving = asyncio.create_task(self.stage.serve(opened))
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(600):
                 while not (serving.done() and self._has_all(name)):
                     self._look()
                     if serving.done():
@@ -121,7 +121,7 @@ class TextHarness:
         commands = Commands(self.stage, "text", self._near, limit_s)
         asked = {"method": method, "args": list(args), "reply": True, "from_all": False}
         commands.begin("command", Command("rpc", asked))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(600):
             while not self._has_all("command"):
                 self._look()
                 await asyncio.sleep(0.005)

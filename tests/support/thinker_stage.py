@@ -92,7 +92,7 @@ async def running_thinker(
 async def rows_of(thinker: Any, *names: str) -> dict[str, list[Chunk[Edge]]]:
     """All chunks with rows until each of these requests has had its last; of others too."""
     found: dict[str, list[Chunk[Edge]]] = defaultdict(list)
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(600):
         while not all(found[name] and found[name][-1].last for name in names):
             chunk = thinker.rows.receive()
             if chunk is None:

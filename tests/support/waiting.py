@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 INTERVAL_S = 0.01
-PATIENCE_S = 60.0  # on any machine: what comes at all comes sooner
+PATIENCE_S = 600.0  # on any machine: what comes at all comes sooner
 
 
 def wait_until(is_true: Callable[[], object], within_s: float = PATIENCE_S) -> None:

@@ -108,7 +108,7 @@ class Caller:
 
     async def post(self, offer: str, session: Any = None) -> httpx.Response:
         """Send an offer: with settings as a form, without as it is."""
-        async with httpx.AsyncClient(timeout=60, headers=self.headers) as client:
+        async with httpx.AsyncClient(timeout=600, headers=self.headers) as client:
             if session is None:
                 head = {"content-type": "application/sdp"}
                 return await client.post(f"{self.url}{PATH}", content=offer, headers=head)

@@ -64,7 +64,7 @@ class PatientServer(ProfiledServer):
         reply = await super().replied(path, content, key)
         if path in PATHS and len(self.bodies) == NUM_SENT:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._has_begun.wait(), 60)
+                await asyncio.wait_for(self._has_begun.wait(), 600)
                 self.has_begun_in_time = True
         return reply
 

@@ -136,7 +136,7 @@ def test_a_receiver_that_reads_nothing_fills_its_ring_and_no_more(
         sender.flush()
         got = receiver.receive()
         if got is None:
-            assert receiver.wait(60) or sender.flush() < 20
+            assert receiver.wait(600) or sender.flush() < 20
             continue
         assert (got.tensors["v"].numpy() == got.index).all()
         indices.append(got.index)
@@ -372,7 +372,7 @@ def test_a_link_that_cannot_run_is_not_started_for_ever(
     monkeypatch.setattr(sys, "executable", "/bin/false")
     link = NodeLink("one", tmp_path, PATIENT)
     ends: list[LinkEnded] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not (ends and ends[-1].is_final):
         assert time.monotonic() < deadline
         ends += [event for event in link.events() if isinstance(event, LinkEnded)]

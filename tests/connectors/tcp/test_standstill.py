@@ -75,7 +75,7 @@ def owners(clock: Clock) -> Iterator[dict[str, socket.socket]]:
             thread = threading.Thread(target=made.run)
             stack.callback(thread.join)
             owners[name] = stack.enter_context(closing(ours))
-            ours.settimeout(60)
+            ours.settimeout(600)
             thread.start()
         clock.num_read.clear()
         yield owners

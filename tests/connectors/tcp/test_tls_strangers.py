@@ -91,7 +91,7 @@ def test_a_stranger_that_resets_before_tls_begins_leaves_the_link_alive(
 ) -> None:
     strangers: Queue[socket.socket] = Queue()
     context = tls_context(Path(settings.certificate), Path(settings.key), accepts=False)
-    before_tls_begins(monkeypatch, lambda: reset(strangers.get(timeout=60)))
+    before_tls_begins(monkeypatch, lambda: reset(strangers.get(timeout=600)))
     with running(settings) as port:
         for _ in range(3):
             strangers.put(socket.create_connection((LOOPBACK, port)))
@@ -104,7 +104,7 @@ def test_a_peer_that_resets_before_tls_begins_is_dialled_again(
     settings: LinkSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server((LOOPBACK, 0)) as peer:
-        peer.settimeout(60)
+        peer.settimeout(600)
         dialled: Queue[None] = Queue()
 
         def reset_dialled() -> None:
@@ -115,7 +115,7 @@ def test_a_peer_that_resets_before_tls_begins_is_dialled_again(
         meet = Meet("two", LOOPBACK, peer.getsockname()[1], connects=True)
         with running(settings, meet):
             for _ in range(3):
-                dialled.get(timeout=60)
+                dialled.get(timeout=600)
 
 
 def test_files_that_are_gone_later_do_not_matter_to_a_link_that_runs(tmp_path: Path) -> None:

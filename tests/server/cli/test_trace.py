@@ -34,7 +34,7 @@ def traced(url: str, *arguments: str, key: str | None = KEY, columns: int = 120)
 
 def ask(gateway: RunningGateway, body: object, name: str) -> httpx.Response:
     headers = {"x-request-id": name}
-    return httpx.post(f"{gateway.url}{URL}", json=body, headers=headers, timeout=60)
+    return httpx.post(f"{gateway.url}{URL}", json=body, headers=headers, timeout=600)
 
 
 def bars(output: str) -> list[tuple[int, int]]:

@@ -38,7 +38,7 @@ class Gateway:
             command = [sys.executable, str(SCRIPT), graph]
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         self._log = log
-        self.client = httpx.Client(timeout=60)
+        self.client = httpx.Client(timeout=600)
 
     def wait(self) -> None:
         """Until it can serve."""
@@ -58,7 +58,7 @@ class Gateway:
     def close(self) -> None:
         self.client.close()
         self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(600)
 
 
 @contextlib.contextmanager

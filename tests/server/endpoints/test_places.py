@@ -171,7 +171,7 @@ def test_a_second_is_refused_before_its_200_and_the_first_is_answered_whole(
     slow = [{"role": "user", "content": "breathe"}]
     asked = {"model": MODEL, "messages": slow, "stream": True}
     with (
-        httpx.Client(base_url=f"{small.url}/v1/", timeout=60) as client,
+        httpx.Client(base_url=f"{small.url}/v1/", timeout=600) as client,
         client.stream("POST", "chat/completions", json=asked) as first,
     ):
         assert first.status_code == 200
@@ -194,7 +194,7 @@ def test_a_second_picture_is_refused_before_its_200(
     small_images: RunningGateway, path: str
 ) -> None:
     with (
-        httpx.Client(base_url=f"{small_images.url}/v1/", timeout=60) as client,
+        httpx.Client(base_url=f"{small_images.url}/v1/", timeout=600) as client,
         client.stream(
             "POST",
             "images/generations",

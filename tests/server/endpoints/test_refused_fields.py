@@ -130,7 +130,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, http
             folder = tmp_path_factory.mktemp(name)
             running = stack.enter_context(running_gateway(folder, graph, arena_mb=8, **options))
             made[name] = stack.enter_context(
-                httpx.Client(base_url=running.url, timeout=60, limits=ONE_SHOT)
+                httpx.Client(base_url=running.url, timeout=600, limits=ONE_SHOT)
             )
         yield made
 

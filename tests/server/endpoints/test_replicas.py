@@ -82,7 +82,7 @@ def server(tmp_path: Path) -> Iterator[Replicated]:
     graph = {**OMNI, "stages": {**kinds, "talker": talker}, "deadlines": deadlines}
     with (
         running_gateway(tmp_path, graph, admin_keys=Keys(["sk-admin"])) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60, headers=KEY) as client,
+        httpx.Client(base_url=gateway.url, timeout=600, headers=KEY) as client,
     ):
         yield Replicated(gateway, client)
 

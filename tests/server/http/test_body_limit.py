@@ -19,7 +19,7 @@ HEAD = f"POST {URL} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 @pytest.fixture
 def connection(gateway: RunningGateway) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as opened:
-        opened.settimeout(60)
+        opened.settimeout(600)
         yield opened
 
 

@@ -35,7 +35,7 @@ def test_a_request_may_ask_for_its_own_deadline(
 
 def test_the_servers_deadline_binds_who_asks_for_more(hurried: RunningGateway) -> None:
     headers = {"x-request-timeout": "1000"}
-    response = httpx.post(hurried.url + URL, json=HANG, headers=headers, timeout=60)
+    response = httpx.post(hurried.url + URL, json=HANG, headers=headers, timeout=600)
     assert response.status_code == 504
 
 

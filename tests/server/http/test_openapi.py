@@ -184,7 +184,7 @@ def send_cases(operation: Any, mode: GenerationMode, url: str, count: int) -> in
         nonlocal num_sent
         for header in [name for name in case.headers if name.lower() == "x-request-timeout"]:
             del case.headers[header]  # it would be kept
-        case.call_and_validate(base_url=url, checks=CHECKS, timeout=60)
+        case.call_and_validate(base_url=url, checks=CHECKS, timeout=600)
         num_sent += 1
 
     send()
@@ -260,7 +260,7 @@ def test_the_examples_of_videos_run(tmp_path: Path) -> None:
     graph = making_videos("restyler") | {"outputs": {"video": "restyler"}}
     with (
         running_gateway(tmp_path, graph, arena_mb=16) as videos,
-        httpx.Client(base_url=videos.url, timeout=60) as client,
+        httpx.Client(base_url=videos.url, timeout=600) as client,
     ):
         wait_until(lambda: client.get("/ready").status_code == 200)
         assert {"a video", "a video job"} <= set(run_examples(client))

@@ -41,7 +41,7 @@ class Work:
 
     def _do(self) -> None:
         self.has_begun.set()
-        assert self.may_end.wait(60)
+        assert self.may_end.wait(600)
 
 
 async def begun(work: Work) -> None:

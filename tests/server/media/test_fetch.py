@@ -231,7 +231,7 @@ async def test_what_is_too_much_is_not_taken(path: str, hosts: MediaHosts) -> No
     started = time.process_time()
     await refusal(hosts, f"http://outside.test:PORT/{path}")
     assert time.process_time() - started < 1
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         await hosts.left.wait()
 
 
@@ -243,7 +243,7 @@ async def test_what_takes_too_long_is_given_up(path: str, hosts: MediaHosts) -> 
     error = await refused
     assert "60 s" in str(error)
     assert error.code == "media_not_fetched"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         await hosts.left.wait()
 
 

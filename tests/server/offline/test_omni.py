@@ -307,7 +307,7 @@ def test_what_runs_when_it_is_closed_fails(tmp_path: Path) -> None:
     asking.start()
     wait_until(lambda: bool(stages.graph.running))
     omni.close()
-    asking.join(60)
+    asking.join(600)
     assert raised
     with pytest.raises(Closed):
         omni.chat("words")
@@ -356,7 +356,7 @@ def test_several_threads_use_one(omni: Omni, stages: FakeStages) -> None:
     wait_until(lambda: stages.graph.num_waiting == 4)
     omni._thread._loop.call_soon_threadsafe(stages.graph.go_on)
     for thread in asking:
-        thread.join(60)
+        thread.join(600)
     assert texts == ["Hello there"] * 4
 
 
@@ -479,7 +479,7 @@ def test_it_is_closed_when_nothing_refers_to_it(tmp_path: Path) -> None:
             kept.clear()
         else:
             thread._loop.call_soon_threadsafe(kept.clear)
-        thread._thread.join(60)
+        thread._thread.join(600)
         assert not thread._thread.is_alive()
         assert any(not run.exists() for run in runs)
 

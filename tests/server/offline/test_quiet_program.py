@@ -13,7 +13,7 @@ def run(tmp_path: Path, **more: str) -> tuple[int, list[str]]:
     """The exit code of the program, and the lines of its terminal."""
     environment = {"XDG_CACHE_HOME": str(tmp_path), "FAKE_SERVER_NOISE": str(NOISE), **more}
     terminal = Terminal([sys.executable, str(SCRIPT), "forget"], environment, columns=160)
-    code = terminal.wait(60)
+    code = terminal.wait(600)
     return code, terminal.lines
 
 

@@ -167,7 +167,7 @@ async def test_a_stop_right_before_the_process_starts_leaves_none(
     monkeypatch.setattr(placed.cluster, "gpus_of", gpus_of)
     talker = placed.stage("talker")
     await talker.start()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         await is_next
         await talker.stop(0)
     assert await talker.wait() == "it was stopped"
@@ -377,7 +377,7 @@ async def test_the_end_does_not_wait_for_an_agent_that_starts(placed: Placed) ->
     talker = placed.stage("talker")
     await talker.start()
     await until(lambda: "right" in placed.cluster.agents)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         await talker.stop(0)
         await thinker.stop(0)
         await placed.nodes.close()

@@ -54,7 +54,7 @@ class FakeRay:
 
     def _answer(self, call: str) -> None:
         self.asked.append(call)
-        assert self.answers.wait(60)
+        assert self.answers.wait(600)
 
     def placement_group(self, bundles: Sequence[dict[str, float]], strategy: str) -> Group:
         self._answer("placement_group")

@@ -37,7 +37,7 @@ def test_hanging_up_cancels_on_every_stage(stream: bool, gateway: RunningGateway
     before = {name: len(stage.cancelled) for name, stage in stages.items()}
     if stream:
         body = spoken("endless", stream=True)
-        with httpx.stream("POST", gateway.url + URL, json=body, timeout=60) as response:
+        with httpx.stream("POST", gateway.url + URL, json=body, timeout=600) as response:
             next(response.iter_lines())
     else:
         code2wav = stages["code2wav"]
@@ -66,7 +66,7 @@ def test_of_requests_that_come_at_once_the_first_is_sent_before_the_last_is_read
     with contextlib.ExitStack() as stack:
         clients = []
         for _ in range(NUM_AT_ONCE):
-            client = socket.create_connection((address.host, address.port), timeout=60)
+            client = socket.create_connection((address.host, address.port), timeout=600)
             clients.append(stack.enter_context(client))
         gateway.do(lambda: None)  # all are connected
         gateway.hold(0.2)
@@ -84,7 +84,7 @@ def test_of_requests_that_come_at_once_the_first_is_sent_before_the_last_is_read
 def test_a_silent_stream_is_kept_alive(tmp_path: Path) -> None:
     with (
         running_gateway(tmp_path, OMNI, keep_alive_s=0.05) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60) as client,
+        httpx.Client(base_url=gateway.url, timeout=600) as client,
         client.stream("POST", URL, json=spoken("hang", stream=True)) as response,
     ):
         lines = response.iter_lines()
@@ -104,7 +104,7 @@ def test_an_output_that_does_not_come_in_time_fails_its_request(
 ) -> None:
     with (
         running_gateway(tmp_path, {**OMNI, "deadlines": deadlines}) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60) as client,  # less than other deadlines
+        httpx.Client(base_url=gateway.url, timeout=600) as client,
     ):
         started = time.monotonic()
         refused = client.post(URL, json=spoken(script))
@@ -120,7 +120,7 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
     with (
         running_gateway(tmp_path, OMNI, max_unsent_bytes=1 << 18) as gateway,
         socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as deaf,
-        httpx.Client(base_url=gateway.url, timeout=60) as client,
+        httpx.Client(base_url=gateway.url, timeout=600) as client,
     ):
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         body = json.dumps({**TEXT, "messages": [{"role": "user", "content": "flood"}]})

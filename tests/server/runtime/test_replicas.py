@@ -377,7 +377,7 @@ async def test_while_the_stages_load_nothing_is_scaled_and_the_server_starts(
         loading = asyncio.create_task(runtime.fleet.loaded())
         await until(lambda: runtime.fleet.stages["thinker@0"].is_ready)
         with pytest.raises(ApiError, match="still loading") as refused:
-            await asyncio.wait_for(runtime.scaling.scale("thinker", num_replicas), 60)
+            await asyncio.wait_for(runtime.scaling.scale("thinker", num_replicas), 600)
         assert (refused.value.status, refused.value.code) == (503, "loading")
         assert refused.value.headers["Retry-After"] == "5"
         assert not loading.done()

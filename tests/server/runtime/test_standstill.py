@@ -71,7 +71,7 @@ def test_no_stage_is_ended_for_it(how: Callable[[RunningGateway], None], tmp_pat
 @pytest.mark.parametrize("script", ["hang", "pause"])
 def test_no_request_is_late_for_it(script: str, tmp_path: Path) -> None:
     with running_gateway(tmp_path, GRAPH) as gateway, ThreadPoolExecutor() as pool:
-        asking = pool.submit(httpx.post, gateway.url + URL, json=asked(script), timeout=60)
+        asking = pool.submit(httpx.post, gateway.url + URL, json=asked(script), timeout=600)
         thinker = gateway.stages.stages["thinker"]
         wait_until(lambda: thinker.tasks)
         if script == "pause":

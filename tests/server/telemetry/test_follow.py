@@ -51,7 +51,7 @@ def gateway(
 @pytest.fixture
 def client(gateway: RunningGateway) -> Iterator[httpx.Client]:
     headers = {"Authorization": "Bearer sk-user"}
-    with httpx.Client(base_url=gateway.url, headers=headers, timeout=60) as connected:
+    with httpx.Client(base_url=gateway.url, headers=headers, timeout=600) as connected:
         yield connected
 
 
@@ -179,7 +179,7 @@ def test_without_a_client_s_trace_one_begins(client: httpx.Client) -> None:
 def test_a_server_that_exports_nothing_only_hands_a_client_s_trace_on(tmp_path: Path) -> None:
     with (
         running_gateway(tmp_path, OMNI) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60) as client,
+        httpx.Client(base_url=gateway.url, timeout=600) as client,
     ):
         assert "traceparent" not in client.post(URL, json=TEXT).headers
         answer = client.post(URL, json=TEXT, headers={"traceparent": CLIENT.header})

@@ -23,7 +23,7 @@ from omnistage.stages.diffusion.request.outputs import pictures_of
 from omnistage.stages.worker.failure import RequestError
 
 SMALL = {"height": 32, "width": 48, "num_inference_steps": 2, "output_type": "np"}
-WAIT_S = 120
+WAIT_S = 600
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.merging.setting import DEFAULT
 from omnistage.stages.worker.failure import RequestError
 
-WAIT_S = 300
+WAIT_S = 600
 SMALL = {"height": 32, "width": 32, "num_frames": 5, "num_inference_steps": 2}
 
 

@@ -37,7 +37,7 @@ def test_texts_of_several_lengths_share_forwards_and_references_of_one_size_do(
         begin_together(engine, len(given))
         jobs = [engine.submit(**arguments(n % 3, **more)) for n, more in enumerate(given)]
         for wanted, job in zip(bare, jobs, strict=True):
-            assert np.abs(wanted - job.result.result(timeout=300).images).max() < 1e-4
+            assert np.abs(wanted - job.result.result(timeout=600).images).max() < 1e-4
     finally:
         engine.close()
     assert engine.batch_sizes[3] > 0

@@ -88,7 +88,7 @@ class Harness:
         return await self.codes(name)
 
     async def codes(self, name: str) -> list[int]:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(600):
             while name not in self.done:
                 self._take()
                 await asyncio.sleep(0.002)
@@ -306,7 +306,7 @@ async def test_an_answer_without_rows_is_not_spoken(
     talker.rows.send(rows_chunk("silent", spoken, range(spoken.num_prompt)))
     await until(lambda: "silent" in talker.stage._silent)
     talker.stage.nothing_to_say("silent", "thinker")
-    await asyncio.wait_for(serving, 60)
+    await asyncio.wait_for(serving, 600)
     told = [talker.opens.receive(), talker.opens.receive()]
     assert [type(chunk.message) for chunk in told if chunk] == [Open, NothingToSay]
     await until(lambda: not talker.held())

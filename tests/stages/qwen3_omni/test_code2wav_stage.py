@@ -162,7 +162,7 @@ async def test_a_client_that_reads_nothing_holds_its_own_request_only(
     await harness.stage.alive()
     harness.unread.clear()
     harness.gateway.forget("slow")
-    await asyncio.wait_for(asyncio.gather(feeding, harness.serving["slow"]), 60)
+    await asyncio.wait_for(asyncio.gather(feeding, harness.serving["slow"]), 600)
     await until(lambda: harness.has_last("slow"))
     assert harness.num_samples("slow") == num_chunks * SAMPLES - 555
     assert harness.ports.room.num_waiting == 0

@@ -106,7 +106,7 @@ async def test_a_text_in_pieces_is_spoken_as_one_that_is_streamed(
         await asyncio.sleep(0.02)
         last = place + 5 >= len(talk.text)
         harness.stage.more_text(request.id, talk.text[place : place + 5], last)
-    codes = await asyncio.wait_for(speaking, 60)
+    codes = await asyncio.wait_for(speaking, 600)
     assert np.array_equal(codes, spoken[key(name, talk, "codes")].numpy())
 
 
@@ -117,7 +117,7 @@ async def test_a_text_that_stays_empty_is_not_spoken(model: tuple[str, TalkerHar
     speaking = asyncio.create_task(harness.codes(request))
     await asyncio.sleep(0.05)
     harness.stage.more_text(request.id, "", last=True)
-    assert len(await asyncio.wait_for(speaking, 60)) == 0
+    assert len(await asyncio.wait_for(speaking, 600)) == 0
 
 
 async def test_the_gateway_hears_how_many_tokens_a_text_has(

@@ -52,7 +52,7 @@ class Harness:
         await self.stage.serve(
             Opened(name, Request(Draw(dict(body)), ["image"], ["text_encoder", "dit"], seed=1))
         )
-        async with asyncio.timeout(60):  # a row that is not there never comes
+        async with asyncio.timeout(600):  # a row that is not there never comes
             while not (name in self._announced and self._announced[name].is_complete):
                 self._look()
                 await asyncio.sleep(0.005)

@@ -85,7 +85,7 @@ async def answered(
     asked = {f"{round_name}-{question.name}": question for question in ASKED}
     cancelled = f"{round_name}-cancelled"
     going = asyncio.create_task(thinker.stage.serve(Opened(cancelled, greedy(ASKED[0], LONG))))
-    await until(lambda: len(thinker.token_ids(cancelled)) > 20, 60)
+    await until(lambda: len(thinker.token_ids(cancelled)) > 20)
     with stopped_engine(thinker.stage):
         serving = asyncio.gather(
             *(
@@ -94,7 +94,7 @@ async def answered(
             )
         )
         await until(lambda: num_unfinished(thinker.stage) == 1 + len(asked))
-    await until(lambda: any(thinker.token_ids(name) for name in asked), 60)
+    await until(lambda: any(thinker.token_ids(name) for name in asked))
     assert not going.done()
     going.cancel()
     _, found = await asyncio.gather(serving, rows_of(thinker, cancelled, *asked))

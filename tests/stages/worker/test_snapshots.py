@@ -32,7 +32,7 @@ class Gateway:
 
     def next(self) -> Metrics:
         while (chunk := self.receiver.receive()) is None:
-            assert self.receiver.wait(60)
+            assert self.receiver.wait(600)
         assert chunk.request_id == ABOUT_ITSELF
         assert isinstance(chunk.message, Metrics)
         return chunk.message
@@ -150,9 +150,9 @@ def test_it_ends_although_a_collector_hangs(send: Send, monkeypatch: pytest.Monk
     monkeypatch.setattr(snapshots, "CLOSE_S", 0.05)
     hanging = Hanging()
     gateway = send(hanging)
-    assert hanging.has_begun.wait(60)
+    assert hanging.has_begun.wait(600)
     gateway.snapshots.close()
     assert gateway.snapshots._thread.is_alive()
     hanging.is_free.set()
-    gateway.snapshots._thread.join(60)
+    gateway.snapshots._thread.join(600)
     assert not gateway.snapshots._thread.is_alive()

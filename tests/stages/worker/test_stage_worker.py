@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,7 @@ async def gateway(
     await until(lambda: any(isinstance(chunk.message, Ready) for chunk in gateway.of(ABOUT_ITSELF)))
     yield gateway
     gateway.send(ABOUT_ITSELF, Stop())
-    await asyncio.wait_for(running, 60)
+    await asyncio.wait_for(running, 600)
     gateway.close()
     for file in directory.iterdir():
         file.unlink()
@@ -329,14 +330,16 @@ def measured(gateway: Gateway) -> dict[str, float]:
 
 
 async def test_requests_are_counted_and_timed_however_they_end(gateway: Gateway) -> None:
+    began = time.monotonic()
     for name, script in enumerate(("words", "refuse", "fail", "hang")):
         gateway.send(str(name), script)
     await until(lambda: gateway.status.requests_total == 4)
     gateway.send("3", Cancel())
     await until(lambda: measured(gateway).get("omnistage_stage_request_seconds_count") == 4)
+    took_s = time.monotonic() - began
     found = measured(gateway)
     assert found["omnistage_stage_requests_total"] == 4
-    assert 0 < found["omnistage_stage_request_seconds_sum"] < 60
+    assert 0 < found["omnistage_stage_request_seconds_sum"] < 4 * took_s
     assert found["process_resident_memory_bytes"] > 1 << 20
 
 
@@ -533,10 +536,10 @@ def test_a_stage_whose_engine_has_died_leaves_at_once(
     searched = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(TESTS)])
     environment = {**os.environ, "PYTHONPATH": searched}
     with subprocess.Popen(program, env=environment) as process:
-        wait_until(lambda: any(isinstance(c.message, Ready) for c in gateway.of(ABOUT_ITSELF)), 60)
+        wait_until(lambda: any(isinstance(c.message, Ready) for c in gateway.of(ABOUT_ITSELF)))
         if not while_idle:
             gateway.send("a", "anything")
-        assert process.wait(60) == ENGINE_DIED
+        assert process.wait(600) == ENGINE_DIED
     assert not any(isinstance(chunk.message, Failed) for chunk in gateway.of("a"))
     gateway.close()
     for file in directory.iterdir():

@@ -16,7 +16,7 @@ GUIDANCE = {
     "sd3": "guidance_scale",
     "wan": "guidance_scale",
 }
-TIMEOUT_S = 60
+TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from omnistage.server.cli.serving import bound
 
 PARENT = """
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), "sleep", "60"])
+child = subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), "sleep", "3600"])
 print(child.pid, flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 
 

@@ -73,7 +73,7 @@ def cloning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A server whose model makes voices of sounds."""
     with (
         running_gateway(tmp_path_factory.mktemp("cloning"), OMNI, speech=CLONING) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60, limits=ONE_SHOT) as client,
+        httpx.Client(base_url=gateway.url, timeout=600, limits=ONE_SHOT) as client,
     ):
         yield client
 

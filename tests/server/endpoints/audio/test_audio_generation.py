@@ -32,7 +32,7 @@ def synth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
 
 @pytest.fixture(scope="module")
 def client(synth: RunningGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=synth.url, timeout=60, limits=ONE_SHOT) as connected:
+    with httpx.Client(base_url=synth.url, timeout=600, limits=ONE_SHOT) as connected:
         yield connected
 
 

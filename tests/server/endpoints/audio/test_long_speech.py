@@ -47,7 +47,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
 
 @pytest.fixture(scope="module")
 def speaker(long: RunningGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=long.url, timeout=60, limits=ONE_SHOT) as connected:
+    with httpx.Client(base_url=long.url, timeout=600, limits=ONE_SHOT) as connected:
         yield connected
 
 
@@ -183,7 +183,7 @@ def test_the_longest_text_is_spoken_and_a_longer_one_is_refused(
     folder = tmp_path_factory.mktemp("longest")
     with (
         running_gateway(folder, OMNI, speech=Speech(max_text=20_000)) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60) as client,
+        httpx.Client(base_url=gateway.url, timeout=600) as client,
     ):
         response = client.post(URL, json=asked("é" * MAX_TEXT))
         assert response.content == PIECE.tobytes() * 5
@@ -195,7 +195,7 @@ def test_long_instructions_leave_less_room_for_the_text_of_a_piece(tmp_path: Pat
     text = "Some words. " * 14
     with (
         running_gateway(tmp_path, OMNI, speech=Speech(max_text=200)) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60) as client,
+        httpx.Client(base_url=gateway.url, timeout=600) as client,
     ):
         for instructions, num_pieces in (("Whisper.", 1), ("x" * 1200, 2)):
             before = len(opened(gateway))
@@ -221,7 +221,7 @@ def speaks_only(
 def test_a_graph_without_text_says_itself_how_many_tokens_there_are(
     speaks_only: RunningGateway,
 ) -> None:
-    with httpx.Client(base_url=speaks_only.url, timeout=60) as client:
+    with httpx.Client(base_url=speaks_only.url, timeout=600) as client:
         talker: dict[str, Any] = {"stage_params": {"talker": {"temperature": 0.0}}}
         body = asked(stream_format="sse", language="english", **talker)
         with client.stream("POST", URL, json=body) as response:

@@ -55,7 +55,7 @@ def client(
 ) -> Iterator[httpx.Client]:
     """Of a gateway whose stage says now that it makes such samples."""
     gateway.do(partial(announce, gateway.stages, rate_hz, num_channels))
-    with httpx.Client(base_url=gateway.url, timeout=60, limits=ONE_SHOT) as connected:
+    with httpx.Client(base_url=gateway.url, timeout=600, limits=ONE_SHOT) as connected:
         wait_until(lambda: layout_of(speech(connected, "wav")) == (num_channels, rate_hz))
         yield connected
 

@@ -51,7 +51,7 @@ def piecewise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGatew
 @contextlib.contextmanager
 def opened(gateway: RunningGateway, **options: Any) -> Iterator[ClientConnection]:
     url = gateway.url.replace("http", "ws", 1) + PATH
-    with connect(url, open_timeout=60, close_timeout=2, compression=None, **options) as ws:
+    with connect(url, open_timeout=600, close_timeout=2, compression=None, **options) as ws:
         yield ws
     gateway.wait_until_idle()
 
@@ -65,7 +65,7 @@ def configured(ws: ClientConnection, **more: Any) -> None:
 
 
 def heard(ws: ClientConnection) -> dict[str, Any] | bytes:
-    got = ws.recv(timeout=60)
+    got = ws.recv(timeout=600)
     return got if isinstance(got, bytes) else json.loads(got)
 
 
@@ -92,7 +92,7 @@ def code_of(ws: ClientConnection) -> int:
     """With which code the connection is closed, after all that comes before."""
     with contextlib.suppress(ConnectionClosed):
         while True:
-            ws.recv(timeout=60)
+            ws.recv(timeout=600)
     assert ws.close_code is not None
     return ws.close_code
 

@@ -46,7 +46,7 @@ def cloning(folder: Path) -> Iterator[RunningGateway]:
 
 @pytest.fixture
 def asking(cloning: RunningGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=cloning.url, timeout=60, limits=ONE_SHOT) as client:
+    with httpx.Client(base_url=cloning.url, timeout=600, limits=ONE_SHOT) as client:
         yield client
         for voice in client.get(URL).json()["uploaded_voices"]:
             client.delete(f"{URL}/{voice['id']}")
@@ -190,7 +190,7 @@ def test_a_folder_keeps_voices_over_a_restart(tmp_path: Path) -> None:
         run.mkdir()
         with (
             running_gateway(run, OMNI, **options) as gateway,
-            httpx.Client(base_url=gateway.url, timeout=60) as client,
+            httpx.Client(base_url=gateway.url, timeout=600) as client,
         ):
             if number == 0:
                 voice = stored(client, ref_text="said")
@@ -236,9 +236,9 @@ def test_stored_voices_are_for_those_with_a_key(tmp_path: Path) -> None:
     options: Any = {"speech": CLONING, "keys": Keys(["sk-ann"])}
     with (
         running_gateway(tmp_path, OMNI, **options) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60) as stranger,
+        httpx.Client(base_url=gateway.url, timeout=600) as stranger,
         httpx.Client(
-            base_url=gateway.url, timeout=60, headers={"authorization": "Bearer sk-ann"}
+            base_url=gateway.url, timeout=600, headers={"authorization": "Bearer sk-ann"}
         ) as ann,
     ):
         assert post(stranger).status_code == 401
@@ -257,7 +257,7 @@ def test_stored_voices_are_for_those_with_a_key(tmp_path: Path) -> None:
 def test_while_the_stage_loads_nothing_is_stored(tmp_path: Path) -> None:
     with (
         running_gateway(tmp_path, OMNI, loading=frozenset({"thinker"})) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60) as client,
+        httpx.Client(base_url=gateway.url, timeout=600) as client,
     ):
         for response in (post(client), client.post(SPEECH, json=asked(ref_audio="x"))):
             assert response.status_code == 503
@@ -333,7 +333,7 @@ def test_sounds_in_use_share_the_room_of_media(tmp_path: Path) -> None:
     room: Any = {"speech": CLONING, "speakers": [], "decode_bytes": 5 << 20, "arena_mb": 16}
     with (
         running_gateway(tmp_path, OMNI, **room) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60) as client,
+        httpx.Client(base_url=gateway.url, timeout=600) as client,
     ):
         with client.stream("POST", SPEECH, json=asked(input="endless", ref_audio=long)) as first:
             sounding = first.iter_bytes()

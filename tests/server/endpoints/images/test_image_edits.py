@@ -139,7 +139,7 @@ def test_pictures_that_lie_beside_the_server(tmp_path: Path) -> None:
     edit = {"prompt": "a hat", "images": [picture], "mask": mask, "size": "64x64"}
     with (
         running_gateway(tmp_path, IMAGES, arena_mb=16, media_path=tmp_path) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60) as client,
+        httpx.Client(base_url=gateway.url, timeout=600) as client,
     ):
         for url, body, names in (
             (URL, edit, {"image0", "mask"}),

@@ -253,7 +253,7 @@ def test_a_hang_up_frees_everything(stream: bool, images: RunningGateway) -> Non
 def test_a_stream_stays_alive_while_it_waits(tmp_path: Path) -> None:
     with (
         running_gateway(tmp_path, IMAGES, keep_alive_s=0.05) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60) as client,
+        httpx.Client(base_url=gateway.url, timeout=600) as client,
         client.stream("POST", URL, json={"prompt": "hang", "stream": True}) as response,
     ):
         lines = [line for line in itertools.islice(response.iter_lines(), 4) if line]

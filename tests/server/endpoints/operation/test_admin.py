@@ -77,7 +77,7 @@ def admin(tmp_path: Path, command_s: float) -> Iterator[Guarded]:
     graph = {**OMNI, "deadlines": {"command_s": command_s}}
     with (
         running_gateway(tmp_path, graph, admin_keys=Keys(["sk-admin"])) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60, headers=KEY) as client,
+        httpx.Client(base_url=gateway.url, timeout=600, headers=KEY) as client,
     ):
         yield Guarded(gateway, client)
 
@@ -134,7 +134,7 @@ def test_requests_in_flight_finish_before_their_stage_sleeps(admin: Guarded) -> 
             assert refused.json()["error"]["code"] == "sleeping"
             assert not admin.told
             next(lines)
-        assert sleeping.result(60).status_code == 200
+        assert sleeping.result(600).status_code == 200
     assert len(admin.told) == len(STAGES)
 
 
@@ -392,7 +392,7 @@ def test_of_a_model_with_several_names_each_is_the_model_and_the_first_an_adapte
     graph = {**OMNI, "served_model_name": ["first", "second"]}
     with (
         running_gateway(tmp_path, graph, admin_keys=Keys(["sk-admin"])) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60, headers=KEY) as client,
+        httpx.Client(base_url=gateway.url, timeout=600, headers=KEY) as client,
     ):
         admin = Guarded(gateway, client)
         with_loras(admin)

@@ -57,13 +57,13 @@ class Server:
         before = self.values(changes)
         wanted = [value + by for value, (by, *_) in zip(before, changes, strict=True)]
         yield
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while (values := self.values(changes)) != pytest.approx(wanted):
             assert time.monotonic() < deadline, (changes, values, wanted)
 
     def post(self, url: str, **body: Any) -> int:
         body["model"] = MODEL
-        return httpx.post(self.gateway.url + url, json=body, timeout=60).status_code
+        return httpx.post(self.gateway.url + url, json=body, timeout=600).status_code
 
     def chat(self, words: str, **more: Any) -> int:
         return self.post(CHAT, **chat_body(words), **more)

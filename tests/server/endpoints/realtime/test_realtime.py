@@ -551,7 +551,7 @@ def test_beta_has_its_own_names(gateway: RunningGateway) -> None:
 
         def until(kind: str) -> dict[str, Any]:
             while True:
-                event: dict[str, Any] = json.loads(ws.recv(timeout=60))
+                event: dict[str, Any] = json.loads(ws.recv(timeout=600))
                 kinds.append(event["type"])
                 if event["type"] == kind:
                     return event
@@ -755,7 +755,7 @@ def test_a_client_that_leaves_frees_its_stages(gateway: RunningGateway) -> None:
 
 def takes_connections(gateway: RunningGateway) -> bool:
     host, _, port = gateway.url.removeprefix("http://").partition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=60):
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=600):
         return True
     return False
 

@@ -109,7 +109,7 @@ async def test_a_call_is_hung_up_by_its_location(gateway: RunningGateway) -> Non
         async with httpx.AsyncClient() as client:
             answer = await client.post(f"{gateway.url}{call.location}/hangup")
             assert answer.status_code == 200
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(600):
                 await call.ended.wait()
             while answer.status_code == 200:  # until the server has heard of the end, too
                 answer = await client.post(f"{gateway.url}{call.location}/hangup")
@@ -156,7 +156,7 @@ async def test_an_offer_that_means_nothing_is_refused(offer: str, gateway: Runni
             {"content": offer, "headers": {"content-type": "application/sdp"}},
             {"files": {"sdp": (None, offer), "session": (None, "{}")}},
         ):
-            answer = await client.post(f"{gateway.url}{PATH}", **body, timeout=60)
+            answer = await client.post(f"{gateway.url}{PATH}", **body, timeout=600)
             assert answer.status_code == 400, answer.text
             assert answer.json()["error"]["param"] == "sdp"
 
@@ -222,5 +222,5 @@ async def test_a_killed_process_of_calls_is_replaced_for_the_next(gateway: Runni
 
 
 def test_the_process_of_calls_ends_with_its_server() -> None:
-    ended = subprocess.run([sys.executable, "-m", BRIDGE], input=b"", timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-m", BRIDGE], input=b"", timeout=600, check=False)
     assert ended.returncode == 0

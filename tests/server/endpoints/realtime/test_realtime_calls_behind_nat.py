@@ -87,7 +87,7 @@ async def test_a_call_is_carried_by_the_announced_address_and_published_ports(
                 await caller.write("endless")
                 caller.say("response.create")
                 await caller.until("output_audio_buffer.started")
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(600):
                     await caller.sounded.wait()
                 # All of the caller's audio took the way of the announced address.
                 assert sum(relay.num_packets for relay in relays) > len(caller.levels)

@@ -137,7 +137,7 @@ def test_whatever_is_sent_a_session_stays_one(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(realtime, "silero_file", lambda: None)
         url = gateway.url.replace("http", "ws", 1) + PATH
-        with connect(url, open_timeout=60, close_timeout=2, compression=None) as ws:
+        with connect(url, open_timeout=600, close_timeout=2, compression=None) as ws:
             talk = Talk(ws)
             with contextlib.suppress(ConnectionClosed):
                 for frame in given_frames:

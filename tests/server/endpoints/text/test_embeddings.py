@@ -83,7 +83,7 @@ def test_the_stage_gets_inputs_and_dimensions(
 
 
 def test_as_many_inputs_as_openai_s_are_answered(vectors: httpx.Client) -> None:
-    answer = vectors.post(URL, json=body_of(["x"] * MAX_INPUTS), timeout=60).json()
+    answer = vectors.post(URL, json=body_of(["x"] * MAX_INPUTS), timeout=600).json()
     assert [one["index"] for one in answer["data"]] == list(range(MAX_INPUTS))
 
 

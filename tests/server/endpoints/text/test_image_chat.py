@@ -203,7 +203,7 @@ def test_a_chat_without_modalities_is_answered_by_images_where_there_is_no_text(
     body = {"messages": [user("a fox")]}
     with (
         running_gateway(tmp_path, BOTH_KINDS) as running,
-        httpx.Client(base_url=running.url, timeout=60) as client,
+        httpx.Client(base_url=running.url, timeout=600) as client,
     ):
         answer = client.post(URL, json=body)
         assert answer.status_code == 200, answer.text

@@ -40,7 +40,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
 
 @pytest.fixture(scope="module")
 def mixed_client(mixed: RunningGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=mixed.url, timeout=60, limits=ONE_SHOT) as client:
+    with httpx.Client(base_url=mixed.url, timeout=600, limits=ONE_SHOT) as client:
         yield client
 
 
@@ -337,7 +337,7 @@ def test_what_a_drawn_answer_cannot_have_is_refused_by_its_place(
 
 def test_a_model_without_images_refuses_the_tool_and_its_items(tmp_path: Path) -> None:
     with running_gateway(tmp_path, TEXT_ONLY) as running:
-        client = httpx.Client(base_url=running.url, timeout=60)
+        client = httpx.Client(base_url=running.url, timeout=600)
         tool = client.post(URL, json={"input": "Hi", "tools": [TOOL]})
         item = {"type": CALL, "id": "ig_1", "status": "completed", "result": "AAAA"}
         call = client.post(URL, json={"input": [item, *user()]})

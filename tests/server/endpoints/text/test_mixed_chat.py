@@ -29,7 +29,7 @@ def body(modalities: list[str], said: str = "Hi", **more: Any) -> dict[str, Any]
 
 
 def ask(gateway: RunningGateway, asked: dict[str, Any]) -> httpx.Response:
-    return httpx.post(gateway.url + URL, json=asked, timeout=60)
+    return httpx.post(gateway.url + URL, json=asked, timeout=600)
 
 
 def events(gateway: RunningGateway, asked: dict[str, Any]) -> list[dict[str, Any]]:

@@ -512,6 +512,6 @@ def test_ignored_and_unknown_fields(client: httpx.Client) -> None:
 def test_a_model_of_vectors_makes_no_response(tmp_path: Path) -> None:
     with (
         running_gateway(tmp_path, EMBEDDING) as running,
-        httpx.Client(base_url=running.url, timeout=60) as client,
+        httpx.Client(base_url=running.url, timeout=600) as client,
     ):
         assert refused(client) == (None, "unsupported_model")

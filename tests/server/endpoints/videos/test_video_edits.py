@@ -72,7 +72,7 @@ class Server:
 def serving(stage: str, folder: Path) -> Iterator[Server]:
     with (
         running_gateway(folder, making_videos(stage), arena_mb=16) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60, limits=ONE_SHOT) as client,
+        httpx.Client(base_url=gateway.url, timeout=600, limits=ONE_SHOT) as client,
     ):
         wait_until(lambda: client.get("/ready").status_code == 200)
         yield Server(gateway, client, stage)

@@ -76,7 +76,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     graph, bounds = making_videos("restyler"), VideoBounds(max_queue=20)
     with (
         running_gateway(folder, graph, arena_mb=16, videos=bounds) as running,
-        httpx.Client(base_url=running.url, timeout=60, limits=ONE_SHOT) as connected,
+        httpx.Client(base_url=running.url, timeout=600, limits=ONE_SHOT) as connected,
     ):
         yield connected
         assert connected.get("/ready").status_code == 200

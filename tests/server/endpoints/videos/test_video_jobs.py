@@ -61,7 +61,7 @@ def openai(studio: RunningGateway) -> Iterator[OpenAI]:
 
 def client_of(gateway: RunningGateway, key: str = "none") -> httpx.Client:
     headers = {"Authorization": f"Bearer {key}"}
-    return httpx.Client(base_url=gateway.url, timeout=60, limits=ONE_SHOT, headers=headers)
+    return httpx.Client(base_url=gateway.url, timeout=600, limits=ONE_SHOT, headers=headers)
 
 
 def create(client: httpx.Client, **fields: Any) -> dict[str, Any]:
@@ -424,7 +424,7 @@ def test_a_job_waits_for_its_stage_to_take_requests_again(
         when(client, first, lambda now: now["progress"])
         gateway.do(lambda: shut(link))
         assert client.delete(f"{URL}/{first['id']}").status_code == 200
-        wait_until(lambda: len(tries) == 2, 60)
+        wait_until(lambda: len(tries) == 2)
         assert job_of(client, second)["status"] == "queued"
         gateway.do(lambda: open_again(link))
         assert done(client, second)["status"] == "completed"
@@ -440,7 +440,7 @@ def test_a_job_that_waits_ends_with_its_server(tmp_path: Path, tries: list[objec
         when(client, first, lambda now: now["progress"])
         gateway.do(link.refuse_requests)
         client.delete(f"{URL}/{first['id']}")
-        wait_until(lambda: len(tries) == 2, 60)
+        wait_until(lambda: len(tries) == 2)
         gateway.do(gateway.runtime.flights.stop_admitting)
         failed = done(client, second)
         assert (failed["status"], failed["error"]["code"]) == ("failed", "stopping")

@@ -28,7 +28,7 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]
 
 @pytest.fixture(scope="module")
 def client(studio: RunningGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=studio.url, timeout=60, limits=ONE_SHOT) as connected:
+    with httpx.Client(base_url=studio.url, timeout=600, limits=ONE_SHOT) as connected:
         yield connected
 
 

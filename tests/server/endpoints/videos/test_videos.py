@@ -26,7 +26,7 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]
 
 
 def ask(gateway: RunningGateway, **more: Any) -> httpx.Response:
-    with httpx.Client(base_url=gateway.url, timeout=60) as client:
+    with httpx.Client(base_url=gateway.url, timeout=600) as client:
         return client.post("/v1/videos/sync", json={**ASKED, **more})
 
 
@@ -133,7 +133,7 @@ def test_a_model_without_videos_says_so(gateway: RunningGateway) -> None:
 
 def test_other_arguments_of_the_pipeline_come_in_a_form_too(videos: RunningGateway) -> None:
     form = {**{name: str(value) for name, value in ASKED.items()}, "extra[flow_shift]": "3.5"}
-    with httpx.Client(base_url=videos.url, timeout=60) as client:
+    with httpx.Client(base_url=videos.url, timeout=600) as client:
         files = {"extra[sigmas][]": (None, "1.0"), "extra[prompt_2]": (None, "rain")}
         answer = client.post("/v1/videos/sync", data=form, files=files)
     assert answer.status_code == 200, answer.text

@@ -18,7 +18,7 @@ from omnistage.server.http.protocol.head_limit import MAX_HEAD_BYTES
 from omnistage.server.http.protocol.http_protocol import refusing
 from omnistage.server.http.protocol.socket_protocol import SPEECH_STREAM
 
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 MEGABYTE = 1 << 20
 Answer = tuple[int, bytes]  # its status and its body
 POST = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

@@ -19,7 +19,7 @@ from omnistage.server.http.protocol.http_protocol import refusing
 from omnistage.server.http.protocol.socket_protocol import SPEECH_STREAM
 from omnistage.server.http.refusal import LINGER_S
 
-PATIENCE_S = LINGER_S + 60
+PATIENCE_S = LINGER_S + 600
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 CLOSE = "Connection: close\r\n"
 

@@ -40,7 +40,7 @@ run = make_run_directory(*map(Path, sys.argv[1:3]))
 graph = StageGraph.model_validate_json(sys.argv[3])
 with mps_daemon(Mps.ON, graph, run.path):
     print(run.path, flush=True)
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from support.waiting import until
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.server.runtime.processes.process import StageLog, StageProcess
 
-SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
 
 
 def process(script: str) -> StageProcess:
@@ -97,7 +96,7 @@ if sys.argv[2] == "ready":
     end_loading()
 if sys.argv[2] == "hangs":
     logging.warning("it hangs")
-    time.sleep(60)
+    time.sleep(3600)
 logging.error("(EngineCore pid=7) EngineCore failed to start.")
 print("(EngineCore pid=7) ERROR 11-22 08:00:00 [core.py:1] Traceback (most recent call last):")
 print("(EngineCore pid=7) ERROR 11-22 08:00:00 [core.py:1] KeyError: 1", flush=True)
@@ -185,10 +184,8 @@ async def test_it_is_terminated_after_its_grace() -> None:
     stage = StageProcess("thinker", Path(), SLEEP)
     await stage.start()
     assert stage.is_alive
-    started = time.monotonic()
     await stage.stop(0.05)
     assert await stage.wait() == "signal SIGTERM"
-    assert time.monotonic() - started < 30  # by itself it ends after a minute
 
 
 async def test_a_wait_for_the_end_of_its_output_can_be_cancelled_as_that_comes() -> None:
@@ -205,9 +202,9 @@ async def test_its_descendants_end_with_it(caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO)
     stage = process(
         "import subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'])\n"
         "print(child.pid, flush=True)\n"
-        "time.sleep(60)"
+        "time.sleep(3600)"
     )
     await stage.start()
     await until(lambda: bool(caplog.messages))
@@ -224,7 +221,7 @@ async def test_a_killed_stage_leaves_no_semaphore(monkeypatch: pytest.MonkeyPatc
     script = (
         "import multiprocessing, time\n"
         "lock = multiprocessing.get_context('spawn').Lock()\n"
-        "print(lock._semlock.name, flush=True); time.sleep(60)"
+        "print(lock._semlock.name, flush=True); time.sleep(3600)"
     )
     names: list[str] = []
     monkeypatch.setattr(StageLog, "_write", lambda _, line: names.append(line.decode()))

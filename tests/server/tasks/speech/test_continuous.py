@@ -45,7 +45,7 @@ def begun(stages: FakeGraph) -> list[str]:
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -173,7 +173,7 @@ async def test_stages_that_are_to_sleep_wait_for_the_last_piece(running: Running
             assert not draining.done()
             data += output.data if isinstance(output, AudioOutput) else b""
             await asyncio.sleep(0.01)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(600):
             await draining
     assert data == 3 * PCM
     assert not stages.running

@@ -198,7 +198,7 @@ async def test_nobody_sees_a_completed_job_before_its_files_are_there(
 
     def slow_end(self: JobFiles, *given: Any) -> None:
         loop.call_soon_threadsafe(writing.set)
-        assert written.wait(60)
+        assert written.wait(600)
         end(self, *given)
 
     monkeypatch.setattr(JobFiles, "end", slow_end)

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,11 +141,13 @@ def test_an_engine_measures_its_speed_and_leaves_the_pipeline_as_it_was() -> Non
     torch.set_num_threads(1)
     pipeline: QwenImagePipeline = quiet(make_tiny("qwen-image"))
     once = Settings(0).arguments("qwen-image")
+    began = time.monotonic()
     engine = StepBatcher(pipeline, once, doubled(once), measures_speed=True)
+    took_s = time.monotonic() - began
     engine.close()
     assert engine.learned.speed is not None
     assert engine.learned.speed.pixels >= 32 * 32
-    assert 0 < engine.learned.speed.step_s < 60
-    assert 0 < engine.learned.speed.decode_s < 60
+    assert 0 < engine.learned.speed.step_s < took_s
+    assert 0 < engine.learned.speed.decode_s < took_s
     for part in (pipeline.transformer, pipeline.vae):
         assert not {"forward", "decode"} & vars(part).keys()

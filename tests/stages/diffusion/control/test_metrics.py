@@ -54,18 +54,20 @@ def test_batches_are_a_histogram_of_what_the_engine_counts() -> None:
 
 def test_a_request_has_its_steps_and_its_time_for_each_image() -> None:
     metrics = metrics_of(FakeEngine())
+    began = time.monotonic()
     request = metrics.begin()
     time.sleep(0.02)
     for _ in range(4):
         request.step()
     request.finish(num_images=2)
+    took_s = time.monotonic() - began
     found = values(metrics)
     assert (found["omnistage_image_steps_count"], found["omnistage_image_steps_sum"]) == (1, 4)
     assert found["omnistage_first_step_seconds_count"] == 1
     assert found["omnistage_first_step_seconds_sum"] >= 0.02
     assert found["omnistage_image_seconds_count"] == 1
     whole_s = 2 * found["omnistage_image_seconds_sum"]
-    assert found["omnistage_first_step_seconds_sum"] <= whole_s < 5
+    assert found["omnistage_first_step_seconds_sum"] <= whole_s <= took_s
 
 
 def test_a_request_that_does_not_finish_or_tells_no_steps_has_none() -> None:

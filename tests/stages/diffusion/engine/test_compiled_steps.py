@@ -44,7 +44,7 @@ def test_no_request_waits_for_a_compiler_whatever_texts_sizes_and_others_there_a
             begin_together(engine, len(asked))
             jobs = [engine.submit(**ask(text, side)) for text, side in asked]
             for job in jobs:
-                job.result.result(60)
+                job.result.result(600)
         engine.close()
         assert max(engine.batch_sizes) == 3
         assert 0 < counter.frame_count == at_start

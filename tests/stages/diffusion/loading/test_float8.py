@@ -17,7 +17,7 @@ from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.worker.failure import RequestError
 
 Make = Callable[..., Controlled]
-TIMEOUT_S = 60
+TIMEOUT_S = 600
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.request.outputs import to_uint8
 
 SMALL = {"height": 32, "width": 32, "output_type": "pt"}
-TIMEOUT_S = 60
+TIMEOUT_S = 600
 
 
 class OwnPipeline(QwenImagePipeline):  # type: ignore[misc]  # Diffusers has no types

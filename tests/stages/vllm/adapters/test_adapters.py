@@ -134,13 +134,13 @@ async def test_a_request_waits_until_its_adapter_has_a_place(made: Made) -> None
             entered.set()
 
     async with made.adapters.using("b"):
-        async with asyncio.timeout(60), made.adapters.using("b"), made.adapters.using("a"):
+        async with asyncio.timeout(600), made.adapters.using("b"), made.adapters.using("a"):
             pass
         waiting = asyncio.create_task(use("c"))
         await asyncio.sleep(0.01)
         assert not entered.is_set()
         assert await refusal(made.adapters.remove("c")) == (409, "lora_in_use")
-    await asyncio.wait_for(waiting, 60)
+    await asyncio.wait_for(waiting, 600)
     await made.adapters.remove("c")
 
 

@@ -89,7 +89,7 @@ class Harness:
         self._coming[request_id] = coming
         texts = {NAME: [{"prompt_token_ids": list(prompt)} for prompt in prompts]}
         await send_kv(self.llm, request_id, texts, ["dit"], None)
-        await until(lambda: coming.is_complete, 60)
+        await until(lambda: coming.is_complete)
         tensors = coming.tensors[NAME]
         del self._coming[request_id]
         coming.release()
@@ -149,7 +149,7 @@ async def test_keys_and_values_equal_transformers(source: Harness, length: int) 
     (got,) = await source.kv(f"one-{length}", prompt)
     assert got.shape == (LAYERS, 2, length, HEADS, SIZE)
     torch.testing.assert_close(got, source.expected(prompt), atol=1e-4, rtol=1e-4)
-    await until(lambda: not source.held, 60)
+    await until(lambda: not source.held)
 
 
 async def test_a_hit_of_the_prefix_cache_leaves_as_it_was_computed(source: Harness) -> None:
@@ -167,7 +167,7 @@ async def test_several_texts_and_requests_at_once_stay_apart(source: Harness) ->
     for got, prompt in zip(await asyncio.gather(*asked), prompts, strict=True):
         for tensor, one in zip(got, prompt, strict=True):
             torch.testing.assert_close(tensor, source.expected(one), atol=1e-4, rtol=1e-4)
-    await until(lambda: not source.held, 60)
+    await until(lambda: not source.held)
 
 
 async def test_requests_that_are_aborted_leave_no_blocks_held(source: Harness) -> None:
@@ -176,15 +176,15 @@ async def test_requests_that_are_aborted_leave_no_blocks_held(source: Harness) -
     names = [f"gone-{number}" for number in range(8)]
     texts = {NAME: [{"prompt_token_ids": ids(450, 50)}, {"prompt_token_ids": ids(450, 51)}]}
     asked = [asyncio.create_task(send_kv(source.llm, name, texts, ["dit"], None)) for name in names]
-    await until(lambda: source.held.get("streams"), 60)
+    await until(lambda: source.held.get("streams"))
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
     source.loop_on()  # as a stage whose requests are gone: it takes all, and keeps nothing
-    await until(lambda: not source.held, 60)
+    await until(lambda: not source.held)
     (got,) = await source.kv("after", ids(200, 52))
     torch.testing.assert_close(got, source.expected(ids(200, 52)), atol=1e-4, rtol=1e-4)
-    await until(lambda: not source.held, 60)
+    await until(lambda: not source.held)
     assert await source.llm.reset_prefix_cache()  # refused while blocks are held
 
 

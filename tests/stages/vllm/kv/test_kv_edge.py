@@ -202,7 +202,7 @@ def test_who_waits_until_a_request_has_left_is_woken_by_none_of_its_chunks(
     wait_until(lambda: edge.held.get("kv_bytes") == (TOKENS - CREDIT * small_chunks) * 1536)
 
     def sent_until_woken() -> set[str]:
-        edge.sender.wait(60)
+        edge.sender.wait(600)
         return edge.sender.sending
 
     with ThreadPoolExecutor(1) as pool:

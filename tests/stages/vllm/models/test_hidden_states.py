@@ -47,7 +47,7 @@ PROBE = Kind(
     takes=(payloads(Payload.ROWS),),
     is_entry=False,
 )
-WAIT_S = 300.0  # for an engine beside whatever else computes
+WAIT_S = 600.0  # for an engine beside whatever else computes
 SAMPLING = {"max_completion_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True}
 
 

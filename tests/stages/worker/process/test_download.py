@@ -102,7 +102,7 @@ def test_a_stage_that_reads_already_is_not_said_to_download(run: Path, blobs: Pa
         (watch,) = set(threading.enumerate()) - before
         tell_loading(Phase.READING, 1, 2)
         (blobs / f"{sha('b.safetensors')}.incomplete").write_bytes(bytes(10))  # of another stage
-        watch.join(60)
+        watch.join(600)
         assert told(run) == (Phase.READING, 1, 2)
 
 
@@ -118,7 +118,7 @@ def test_a_stage_that_begins_to_read_while_the_hub_is_asked_is_not_said_to_downl
     before = set(threading.enumerate())
     with download_told(MODEL):
         (watch,) = set(threading.enumerate()) - before
-        watch.join(60)
+        watch.join(600)
         assert told(run) == (Phase.READING, 1, 2)
 
 

@@ -18,18 +18,18 @@ from omnistage.stages.worker.process.engine_processes import EngineProcesses, en
 
 
 def sleep_long() -> None:
-    time.sleep(60)
+    time.sleep(3600)
 
 
 def be_engine(note: str) -> None:
     """Start a rank, and something else that is none."""
     rank = multiprocessing.get_context("spawn").Process(target=sleep_long, daemon=True)
     rank.start()
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as compiler:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]) as compiler:
         Path(f"{note}.new").write_text(f"{rank.pid} {compiler.pid}")
         Path(f"{note}.new").rename(note)
         try:
-            time.sleep(60)
+            time.sleep(3600)
         finally:
             compiler.kill()
 
@@ -40,7 +40,7 @@ def engine(tmp_path: Path) -> Iterator[tuple[BaseProcess, int, int]]:
     context = multiprocessing.get_context("fork")  # spawned ones leave a resource tracker to us
     process = context.Process(target=be_engine, args=(str(tmp_path / "note"),))
     process.start()
-    wait_until((tmp_path / "note").exists, 60)
+    wait_until((tmp_path / "note").exists)
     rank, compiler = map(int, (tmp_path / "note").read_text().split())
     yield process, rank, compiler
     for pid in (rank, compiler, process.pid):

@@ -15,7 +15,7 @@ from omnistage.stages.messages.edge import EDGE, ReleasedWords
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import StagePorts
 
-LIMIT_S = 60.0
+LIMIT_S = 600.0
 ADDRESSES = ("thinker.dit.feed", "dit.gateway")
 
 
