@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 from hypothesis import HealthCheck, settings
+from support import ports
 from support.installed import Installed
 from websockets.sync.client import connect
 
@@ -77,7 +78,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def no_descriptor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test without an engine closes all that it opens: sockets, pipes, channels, files."""
+    """A test without an engine closes all that it opens: sockets, pipes, channels, files.
+
+    Ports given out stay held.
+    """
     if request.node.get_closest_marker("engine") is not None:
         yield  # what a library opens once stays open; end-to-end tests look at the server's
         return
@@ -93,10 +97,15 @@ def no_descriptor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 def open_descriptors() -> set[tuple[str, str]]:
     """This process's descriptors, and what each is."""
     found = set()
+    held = set(map(str, ports.HELD))
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the one that lists the folder
             found.add((link.name, os.readlink(link)))
-    return {(name, target) for name, target in found if not target.startswith("/proc/")}
+    return {
+        (name, target)
+        for name, target in found
+        if name not in held and not target.startswith("/proc/")
+    }
 
 
 def is_kept(target: str) -> bool:
