@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from support.gateway import RunningGateway
 from support.openai_spec import COPIES, assert_valid
+from support.waiting import PATIENCE_S
 from websockets.sync.client import ClientConnection, connect
 
 Event = dict[str, Any]
@@ -249,7 +250,7 @@ class Talk:
     def say(self, kind: str, **fields: Any) -> None:
         self.ws.send(json.dumps({"type": kind, **fields}))
 
-    def event(self, timeout: float = 60) -> Event:
+    def event(self, timeout: float = PATIENCE_S) -> Event:
         got = self.ws.recv(timeout=timeout)
         event: Event = json.loads(got)
         self.events.append(event)

@@ -30,6 +30,12 @@ PAUSE = silence(0.25)  # which is 100 ms and less than 500
 ENDING = silence(0.5)
 
 
+@pytest.fixture(autouse=True)
+def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer waits for the end of its turn however long this machine stands still."""
+    monkeypatch.setattr(answer_ahead, "MAX_WAIT_S", 600.0)
+
+
 @pytest.fixture
 def talk(gateway: RunningGateway) -> Iterator[Talk]:
     with talking(gateway) as talk:

@@ -20,6 +20,7 @@ from support.webrtc import PATH, Caller, calling
 
 from omnistage.server.http.access.keys import Keys
 from omnistage.server.realtime.webrtc.calls import MODULE as BRIDGE
+from omnistage.server.realtime.webrtc.tracks import LATE_S
 
 FRAMES_A_SECOND = 50
 SESSION: dict[str, Any] = {"type": "realtime", "model": MODEL, "instructions": "Be short."}
@@ -77,7 +78,8 @@ async def test_audio_comes_in_real_time_however_fast_it_is_made(gateway: Running
         call.say("response.create")
         await call.until("output_audio_buffer.started")
         await until(lambda: call.num_heard >= before + 2 * FRAMES_A_SECOND)
-        assert time.monotonic() - began > 1.7
+        # Of these two seconds, the bridge may send what it was late with at once.
+        assert time.monotonic() - began > 2 - LATE_S - 0.3
         call.say("response.cancel")
         await call.until("response.done")
         assert "output_audio_buffer.stopped" not in call.kinds  # what was made is still heard

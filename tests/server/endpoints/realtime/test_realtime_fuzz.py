@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.fuzz import damaged, fuzzed, num_cases, odd
 from support.gateway import RunningGateway
 from support.realtime import PATH, Talk, silence, talking, tone
+from support.waiting import wait_until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -168,5 +169,4 @@ def test_sessions_are_as_before_afterwards(gateway: RunningGateway) -> None:
     with talking(gateway) as talk:
         talk.write("Hello")
         assert talk.answer()["status"] == "completed"
-    assert gateway.do(lambda: gateway.runtime.flights.is_empty)
-    assert not gateway.do(lambda: gateway.stages.running)
+    wait_until(lambda: gateway.do(lambda: gateway.runtime.flights.is_empty))

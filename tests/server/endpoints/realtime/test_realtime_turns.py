@@ -353,7 +353,7 @@ def test_a_client_that_leaves_is_owed_no_answer(gateway: RunningGateway) -> None
         answering(talk)
         speak(talk)
         talk.until("input_audio_buffer.committed")
-    assert gateway.do(lambda: gateway.runtime.flights.is_empty)
+    wait_until(lambda: gateway.do(lambda: gateway.runtime.flights.is_empty))
 
 
 def test_a_session_that_only_transcribes_now_owes_no_answer(talk: Talk) -> None:
