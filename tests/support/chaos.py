@@ -212,7 +212,7 @@ async def streams_under_way(
     server: TinyServer,
 ) -> tuple[list[Stream], list[asyncio.Task[None]]]:
     """Four streams with audio and four without, all of them begun and none ended."""
-    for _ in range(5):  # on a busy machine the first may end before the last begins
+    for _ in range(30):  # on a busy machine the first may end before the last begins
         streams = [Stream(has_audio) for has_audio in (True, False) for _ in range(NUM_STREAMS)]
         running = []
         for group in (streams[:NUM_STREAMS], streams[NUM_STREAMS:]):  # text is quick: it comes last
