@@ -63,7 +63,7 @@ def test_one_picture_of_all_stages_is_made_while_they_are_loaded(
     command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url]
     command += ["--concurrency", "4", "--requests", "24", "--modalities", "text,audio"]
     command += ["--ignore-eos", "--max-tokens", "48", "--frames", "40", "--profile", str(trace)]
-    command += ["--profile-seconds", "0.5", "--json", str(report)]
+    command += ["--profile-seconds", "3", "--json", str(report)]
     environment = {**os.environ, "OMNISTAGE_ADMIN_KEY": ADMIN_KEY, "COLUMNS": "160"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,7 +8,7 @@ from support.image_requests import ask
 from support.killed_image_stage import Process, Send
 from support.server import TinyServer
 from support.shared_forwards import pid_of
-from support.snapshots import counted
+from support.snapshots import counted, counted_by_now
 from support.stopping import stopped
 from support.waiting import until
 
@@ -32,7 +32,7 @@ async def all_leave(
     None may be answered before: they take minutes, or `still` is a process without which they
     are not, and which makes nothing meanwhile. Returns when no stage has a request.
     """
-    before = counted(server, within, counter)
+    before = await asyncio.to_thread(counted_by_now, server, within, counter)
 
     def are_there() -> bool:
         stage = server.health()[within]

@@ -17,13 +17,14 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 from support.ports import free_port
+from support.waiting import PATIENCE_S
 
 ADMIN_KEY = "sk-admin"
 MAX_QUEUE = 64  # of the server that most end-to-end tests share
 VERIFY = False  # plain HTTP: a client's list of certificates takes 25 ms to read
 START_S = 600.0
-STOP_S = 60.0
-SETTLE_S = 60.0  # for what requests held to be given back, on any machine
+STOP_S = PATIENCE_S
+SETTLE_S = PATIENCE_S  # for what requests held to be given back, on any machine
 RUNNING: list["TinyServer"] = []  # every server of this process that is ready
 
 
