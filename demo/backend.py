@@ -71,6 +71,11 @@ def dead_html(sentence: str) -> str:
     return _head("os-dead", f'<span role="alert">{with_code(sentence)}</span>')
 
 
+def connecting_html() -> str:
+    """Returns the head of a page that has not heard of the server yet."""
+    return _head("os-connecting", '<span role="status">Connecting to the server.</span>')
+
+
 def _head(state: str, words: str) -> str:
     return (
         f'<div class="os-head"><h1>omnistage</h1><div class="os-status {state}">'

@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 
 from omnistage.demo import talk
-from omnistage.demo.backend import Backend, dead_html, status_html
+from omnistage.demo.backend import Backend, connecting_html, dead_html, status_html
 from omnistage.demo.failure import FAILURES
 from omnistage.demo.offer import MODES, ModelOffer, learn
 from omnistage.demo.tabs import chat_tab, picture_tabs, sound_tabs, video_tab
@@ -75,7 +75,7 @@ def build_page(backend: Backend) -> gr.Blocks:
     ) as page:
         offer = gr.State(None)
         with gr.Row(equal_height=True):
-            head = gr.HTML(dead_html("Connecting to the server."), elem_id="head")
+            head = gr.HTML(connecting_html(), elem_id="head")
             again = gr.Button("Reconnect", size="sm", scale=0, min_width=90, elem_id="reconnect")
         with gr.Tabs() as tabs:
             with gr.Tab(TABS["chat"], id="chat") as chat_place:

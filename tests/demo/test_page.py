@@ -379,3 +379,10 @@ def test_the_page_names_no_other_host_to_load_from(omni: Client) -> None:
 
 def test_a_sound_that_is_gone_is_a_404(omni: Client) -> None:
     assert httpx.get(f"{omni.src}sound/none").status_code == 404
+
+
+def test_a_page_that_connects_has_no_failure_in_its_head(omni: Client) -> None:
+    components = httpx.get(f"{omni.src}config").json()["components"]
+    (head,) = (one for one in components if one["props"].get("elem_id") == "head")
+    assert "Connecting to the server." in head["props"]["value"]
+    assert "alert" not in head["props"]["value"] and "os-dead" not in head["props"]["value"]
