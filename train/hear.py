@@ -1,9 +1,14 @@
-"""Lets a recogniser hear a trained talker and code2wav on held-out texts, without a server."""
+"""Lets a recogniser hear a trained talker and code2wav on held-out texts, without a server.
+
+What is heard is saved batch by batch: the same command goes on where it was stopped.
+"""
 
 import argparse
+import json
 import random
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +27,7 @@ from voices import SPEAKERS, speak, trimmed
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 
 MOST_FRAMES = 200
-AT_ONCE = 250
+AT_ONCE = 100  # sentences of about the same length
 PENALTY = 1.05  # of first codes that a voice has had, as served
 NONSENSE = 0.5  # of a sentence's words are wrong, at least
 
@@ -124,79 +129,130 @@ def _hear(samples: npt.NDArray[np.int16]) -> list[str]:
     return _ears[0].hear(samples)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Heard:
-    """Texts, their voices, and what the ear makes of one way to say them."""
+    """What the ear makes of a text in a voice; flite's own sound has no temperature."""
 
-    texts: list[str]
-    speakers: list[str]
-    words: list[list[str]]
+    index: int  # of the text
+    text: str
+    speaker: str
+    temperature: float | None
+    words: list[str]
+    frames: int
 
-    def wrong(self, index: int) -> int:
-        """Wrong words of a text."""
-        return errors(words(self.texts[index]), self.words[index])
+    @property
+    def wrong(self) -> int:
+        """Wrong words of the text."""
+        return errors(words(self.text), self.words)
 
-    def is_nonsense(self, index: int) -> bool:
-        """At least half of a text's words are wrong."""
-        return self.wrong(index) >= NONSENSE * len(words(self.texts[index]))
+    @property
+    def is_nonsense(self) -> bool:
+        """At least half of the text's words are wrong."""
+        return self.wrong >= NONSENSE * len(words(self.text))
 
-    def rates(self) -> dict[str, float]:
-        """Wrong words in 100, per voice."""
-        made = {}
+
+class Notes:
+    """All that was heard of a checkpoint, in a file that says how it was made."""
+
+    def __init__(self, path: Path, origin: dict[str, Any]) -> None:
+        self.all: list[Heard] = []
+        self._path, self._origin = path, origin
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            kept = json.loads(path.read_text("utf-8"))
+            if kept["origin"] != origin:
+                raise ValueError(f"{path} is of {kept['origin']}, not of {origin}")
+            self.all = [Heard(**one) for one in kept["heard"]]
+
+    def of(self, temperature: float | None) -> dict[int, Heard]:
+        """What was said in one way, by the text's index."""
+        return {one.index: one for one in self.all if one.temperature == temperature}
+
+    def add(self, batch: list[Heard]) -> None:
+        """Save a batch, whole or not at all."""
+        self.all += batch
+        kept = {"origin": self._origin, "heard": [asdict(one) for one in self.all]}
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(kept, indent=0), "utf-8")
+        new.replace(self._path)
+
+    def summary(self, temperature: float | None) -> str:
+        """Wrong words in 100 per voice, and what did not end or is nonsense, of what was said."""
+        ours, theirs = self.of(temperature), self.of(None)
+        every = list(ours.values())
+        rates = []
         for speaker in SPEAKERS:
-            chosen = [index for index, one in enumerate(self.speakers) if one == speaker]
-            total = sum(len(words(self.texts[index])) for index in chosen)
-            made[speaker] = 100 * sum(map(self.wrong, chosen)) / max(1, total)
-        return made
+            chosen = [one for one in every if one.speaker == speaker]
+            total = sum(len(words(one.text)) for one in chosen)
+            wrong = sum(one.wrong for one in chosen)
+            rates.append(f"{speaker} {100 * wrong / max(1, total):.1f} ({len(chosen)})")
+        nonsense = [one for one in every if one.is_nonsense]
+        shown = f"{len(every)} texts; wrong words in 100: {', '.join(rates)}"
+        shown += f"; half of the words wrong in {len(nonsense)}"
+        if temperature is None:
+            return f"flite: {shown}"
+        alone = sum(not theirs[one.index].is_nonsense for one in nonsense)
+        longer = [one.frames - theirs[one.index].frames for one in every]
+        return (
+            f"temperature {temperature}: {shown}, of {alone} flite's sound is understood; frames "
+            f"beside flite's {np.mean(longer):+.1f}, off by {np.mean(np.abs(longer)):.1f}; "
+            f"{sum(one.frames < MOST_FRAMES for one in every)} ended by themselves"
+        )
+
+
+def batches(texts: list[str]) -> Iterator[list[int]]:
+    """Indexes of texts of about the same length; what comes first is of any length."""
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    made = [order[at : at + AT_ONCE] for at in range(0, len(order), AT_ONCE)]
+    random.Random(1).shuffle(made)
+    yield from made
 
 
 def main() -> None:
     """Print word errors per voice of held-out texts, and how long they are beside flite's."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="the checkpoint")
     parser.add_argument("--count", type=int, default=128, help="texts of all voices together")
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0])
     parser.add_argument("--penalty", type=float, default=PENALTY, help="of repeated first codes")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--flite", default="", help="folder of flite's libraries")
+    parser.add_argument("--notes", type=Path, default=Path(".cache/small/heard.json"))
     given = parser.parse_args()
     speed_up()
-    torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     pick = random.Random(11)
     texts = [to_speak(pick, held_out=True) for _ in range(given.count)]
     speakers = [SPEAKERS[number % len(SPEAKERS)] for number in range(given.count)]
-    jobs = list(zip(texts, speakers, strict=True))
-    flite = [trimmed(speak(text, speaker, given.flite)) for text, speaker in jobs]
+    origin = {"folder": str(given.folder), "count": given.count, "penalty": given.penalty}
+    notes = Notes(given.notes, origin)
     voice = Voice(given.folder, device, given.penalty)
     with ProcessPoolExecutor(given.processes) as pool:
-        theirs = Heard(texts, speakers, list(pool.map(_hear, flite)))
-        print(f"flite: {_shown(theirs)}", flush=True)
-        for temperature in given.temperature:
-            codes = []
-            for start in range(0, given.count, AT_ONCE):
-                codes += voice.codes(jobs[start : start + AT_ONCE], temperature)
-            ours = Heard(texts, speakers, list(pool.map(_hear, voice.waves(codes))))
-            longer = [
-                one.shape[1] - len(two) / FRAME_16K for one, two in zip(codes, flite, strict=True)
-            ]
-            ended = sum(one.shape[1] < MOST_FRAMES for one in codes)
-            print(
-                f"temperature {temperature}: {_shown(ours)}; frames beside flite's "
-                f"{np.mean(longer):+.1f}, off by {np.mean(np.abs(longer)):.1f}; "
-                f"{ended} of {given.count} ended by themselves",
-                flush=True,
-            )
-            for index in filter(ours.is_nonsense, range(given.count)):
-                if not theirs.is_nonsense(index):
-                    heard = " ".join(ours.words[index])
-                    print(f"  {speakers[index]}: {texts[index]} -> {heard}", flush=True)
-
-
-def _shown(heard: Heard) -> str:
-    rates = ", ".join(f"{who} {rate:.1f}" for who, rate in heard.rates().items())
-    nonsense = sum(map(heard.is_nonsense, range(len(heard.texts))))
-    return f"wrong words in 100: {rates}; half of the words wrong in {nonsense}"
+        for number, batch in enumerate(batches(texts)):
+            jobs = [(texts[index], speakers[index]) for index in batch]
+            for temperature in (None, *given.temperature):
+                if batch[0] in notes.of(temperature):
+                    continue
+                if temperature is None:
+                    sounds = [trimmed(speak(*job, given.flite)) for job in jobs]
+                    frames = [round(len(one) / FRAME_16K) for one in sounds]
+                else:
+                    torch.manual_seed(number)
+                    codes = voice.codes(jobs, temperature)
+                    sounds, frames = voice.waves(codes), [one.shape[1] for one in codes]
+                made = zip(batch, pool.map(_hear, sounds), frames, strict=True)
+                notes.add(
+                    [
+                        Heard(index, texts[index], speakers[index], temperature, found, length)
+                        for index, found, length in made
+                    ]
+                )
+                print(notes.summary(temperature), flush=True)
+    for temperature in given.temperature:
+        for index, one in notes.of(temperature).items():
+            if one.is_nonsense and not notes.of(None)[index].is_nonsense:
+                said = f"{one.speaker}: {one.text} -> {' '.join(one.words)}"
+                print(f"  temperature {temperature}, {said}", flush=True)
 
 
 if __name__ == "__main__":

@@ -385,4 +385,5 @@ def test_a_page_that_connects_has_no_failure_in_its_head(omni: Client) -> None:
     components = httpx.get(f"{omni.src}config").json()["components"]
     (head,) = (one for one in components if one["props"].get("elem_id") == "head")
     assert "Connecting to the server." in head["props"]["value"]
-    assert "alert" not in head["props"]["value"] and "os-dead" not in head["props"]["value"]
+    assert "alert" not in head["props"]["value"]
+    assert "os-dead" not in head["props"]["value"]
