@@ -1,9 +1,13 @@
-"""Judges drawings of held-out prompts by their colours and contours: of a folder, or a server."""
+"""Judges drawings of held-out prompts by their colours and contours: of a folder, or a server.
+
+With --instead it judges what the drawings can be at best: exact pictures, or the autoencoder's.
+"""
 
 import argparse
 import base64
 import io
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +15,15 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import torch
-from diffusers import QwenImagePipeline
+from diffusers import AutoencoderKLQwenImage, QwenImagePipeline
 from image.parts import SIDE
+from image.render import contents, render
+from image.scenes import Drawing
 from image.sheet import GUIDANCE, STEPS, held_out
 from PIL import Image
 from support.drawings import faults
 
-Draw = Callable[[str, int], npt.NDArray[np.uint8]]
+Draw = Callable[[Drawing, int], npt.NDArray[np.uint8]]
 COLUMNS = 20
 
 
@@ -26,9 +32,9 @@ def by_folder(folder: Path, dtype: torch.dtype, guidance: float, side: int) -> D
     pipeline = QwenImagePipeline.from_pretrained(folder, torch_dtype=dtype)
     pipeline.set_progress_bar_config(disable=True)
 
-    def draw(prompt: str, seed: int) -> npt.NDArray[np.uint8]:
+    def draw(one: Drawing, seed: int) -> npt.NDArray[np.uint8]:
         image = pipeline(
-            prompt,
+            one.prompt,
             negative_prompt=" " if guidance > 1 else None,
             true_cfg_scale=guidance,
             num_inference_steps=STEPS,
@@ -49,14 +55,43 @@ def by_server(url: str, guidance: float, side: int) -> Draw:
     if guidance > 1:
         options |= {"true_cfg_scale": guidance, "negative_prompt": " "}
 
-    def draw(prompt: str, seed: int) -> npt.NDArray[np.uint8]:
-        body = {"model": model, "prompt": prompt, "size": f"{side}x{side}", "seed": seed}
+    def draw(one: Drawing, seed: int) -> npt.NDArray[np.uint8]:
+        body = {"model": model, "prompt": one.prompt, "size": f"{side}x{side}", "seed": seed}
         reply = client.post("/v1/images/generations", json=body | options)
         reply.raise_for_status()
         file = base64.b64decode(reply.json()["data"][0]["b64_json"])
         return np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
 
     return draw
+
+
+def exactly(side: int) -> Draw:
+    """The pictures that are asked for."""
+
+    def draw(one: Drawing, _: int) -> npt.NDArray[np.uint8]:
+        return _pixels(render(contents([one]), side, vary=0))
+
+    return draw
+
+
+def by_autoencoder(folder: Path, side: int) -> Draw:
+    """The pictures that are asked for, as a checkpoint's autoencoder encodes and decodes them."""
+    coder = AutoencoderKLQwenImage.from_pretrained(folder / "vae", torch_dtype=torch.float32)
+
+    @torch.no_grad()
+    def draw(one: Drawing, _: int) -> npt.NDArray[np.uint8]:
+        wanted = render(contents([one]), side, vary=0)[:, :, None]
+        return _pixels(coder.decode(coder.encode(wanted).latent_dist.mode()).sample[:, :, 0])
+
+    return draw
+
+
+def _pixels(pictures: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """The first of pictures [n, 3, side, side], -1 to 1."""
+    made: npt.NDArray[np.uint8] = (
+        ((pictures[0].permute(1, 2, 0) + 1) * 127.5).round().clamp(0, 255).byte().numpy()
+    )
+    return made
 
 
 def main() -> None:
@@ -69,21 +104,35 @@ def main() -> None:
     parser.add_argument("--guidance", type=float, default=GUIDANCE)
     parser.add_argument("--side", type=int, default=SIDE)
     parser.add_argument("--sheet", type=Path, help="a PNG of all drawings")
+    parser.add_argument("--instead", choices=("exact", "autoencoder"), help="of drawings")
     given = parser.parse_args()
-    if given.folder:
+    if given.instead == "autoencoder" and not given.folder:
+        parser.error("--instead autoencoder needs the --folder of a checkpoint")
+    if given.instead == "exact":
+        draw = exactly(given.side)
+    elif given.instead:
+        draw = by_autoencoder(given.folder, given.side)
+    elif given.folder:
         dtype = getattr(torch, given.dtype)
         draw = by_folder(given.folder, dtype, given.guidance, given.side)
     else:
         draw = by_server(given.url, given.guidance, given.side)
+    asked: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
     right, seconds, drawn = 0, [], []
     for seed, one in enumerate(held_out(given.count)):
         started = time.monotonic()
-        drawn.append(draw(one.prompt, seed))
+        drawn.append(draw(one, seed))
         seconds.append(time.monotonic() - started)
         wrong = faults(drawn[-1], one.prompt)
         right += not wrong
+        kinds = (f"shapes: {len(one.things)}", f"ground: {one.ground}")
+        asked.update(kinds)
+        failed.update(kinds if wrong else ())
         if wrong:
             print(f"{seed}: {one.prompt!r}: {'; '.join(wrong)}", flush=True)
+    for kind, count in sorted(asked.items()):
+        print(f"{kind}, {failed[kind]} of {count} wrong", flush=True)
     print(
         f"{right} of {given.count} right ({100 * right / given.count:.1f} %), "
         f"{np.median(seconds):.2f} s a drawing",
