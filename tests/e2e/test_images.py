@@ -5,7 +5,6 @@ import base64
 import io
 import json
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,13 +23,13 @@ from support.image_requests import STEPS, ask, expected, is_same, pictures_of
 from support.metrics_docs import documented, exposed, families_in
 from support.pictures import file_of, mask_png, pixels_of, png
 from support.server import TinyServer
-from support.waiting import until
+from support.snapshots import health_by_now, reported_page
+from support.waiting import until, wait_until
 
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.pick import pick_graph
 from omnistage.stages.diffusion.assembly import OPTIONS
 from omnistage.stages.diffusion.loading.loading import LoadOptions
-from omnistage.stages.worker.snapshots import INTERVAL_S
 
 pytestmark = pytest.mark.engine
 
@@ -171,7 +170,7 @@ TEXT, EDIT, CHAT = "images/generations", "images/edits", "chat/completions"
 async def test_what_would_be_late_is_a_400_before_it_begins(
     path: str, more: dict[str, Any], images: TinyServer
 ) -> None:
-    before = images.health()["dit"]["requests_total"]
+    before = await asyncio.to_thread(health_by_now, images)
     url = f"{images.url}/v1/{path}"
     async with httpx.AsyncClient(timeout=600) as client:
         if path == EDIT:
@@ -186,8 +185,8 @@ async def test_what_would_be_late_is_a_400_before_it_begins(
     assert "size: 10 pictures of 4096x4096 are 168 megapixels at once" in error["message"]
     assert re.search(r"makes at most [0-9.]+ \(its deadlines are 120 and 30 s;", error["message"])
     pictures_of(await ask(images, "a cat", 1))
-    dit = images.health()["dit"]
-    assert (dit["requests_total"], dit["restarts"]) == (before + 1, 0)
+    dit = (await asyncio.to_thread(health_by_now, images))["dit"]
+    assert (dit["requests_total"], dit["restarts"]) == (before["dit"]["requests_total"] + 1, 0)
 
 
 def test_a_stream_has_previews_and_the_same_picture(client: OpenAI, bare: Any) -> None:
@@ -371,33 +370,28 @@ def test_a_folder_of_a_pipeline_picks_its_graph(tiny_qwen_image: Path) -> None:
 async def test_a_picture_is_counted_by_its_stage_and_the_documentation_lists_the_page(
     images: TinyServer,
 ) -> None:
-    def page() -> str:
-        return httpx.get(f"{images.url}/metrics").text
-
     def counts() -> Counter[str]:
-        samples = [one for family in families_in(page()) for one in family.samples]
+        samples = [one for family in families_in(reported_page(images)) for one in family.samples]
         return Counter({one.name: int(one.value) for one in samples if "_image_" in one.name})
 
-    before = counts()
-    while True:  # until what the requests of other tests did has been told
-        await asyncio.sleep(3 * INTERVAL_S)
-        earlier, before = before, counts()
-        if earlier == before:
-            break
+    before = await asyncio.to_thread(counts)
     assert (await ask(images, "a cat", 1, n=2)).status_code == 200
     wanted = {"image_steps_count": 1, "image_steps_sum": STEPS, "image_seconds_count": 1}
-    deadline = time.monotonic() + 600
-    while True:
+
+    def is_counted() -> bool:
         now = counts()
-        grown = {name: now[f"omnistage_{name}"] - before[f"omnistage_{name}"] for name in wanted}
-        if grown == wanted:
-            break
-        assert time.monotonic() < deadline, grown
-        await asyncio.sleep(0.1)
+        return all(
+            now[f"omnistage_{name}"] - before[f"omnistage_{name}"] == by
+            for name, by in wanted.items()
+        )
+
+    await asyncio.to_thread(wait_until, is_counted)
     of_server = ("The gateway", "Stages", "Channels", "Processes", "Every stage", "Diffusion")
     listed = {name: kind for name, (kind, _) in documented(*of_server).items()}
     there = {
-        name: kind for name, (kind, _) in exposed(page()).items() if "omnistage_gpu_" not in name
+        name: kind
+        for name, (kind, _) in exposed(reported_page(images)).items()
+        if "omnistage_gpu_" not in name
     }
     missing = {name for name in listed if name not in there}
     assert all("_embedding_cache_" in name for name in missing)  # this stage has none

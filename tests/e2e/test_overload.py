@@ -14,6 +14,7 @@ import pytest
 from support.prompts import image_part, picture, question, text
 from support.server import MAX_QUEUE, TinyServer
 from support.shared_forwards import pid_of
+from support.snapshots import reported_page
 from support.stopping import stopped
 from support.waiting import until
 
@@ -106,6 +107,7 @@ async def test_clients_that_do_not_read_hold_nobody_up(server: TinyServer) -> No
         stream=True,
         stage_params={"talker": {"max_tokens": 400, "min_tokens": 400, "temperature": 0}},
     )
+    await asyncio.to_thread(reported_page, server)
     num_before = num_spoken(server)
     slow = [slow_client(server, msgspec.json.encode(long)) for _ in range(SLOW)]
     try:

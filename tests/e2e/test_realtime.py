@@ -12,6 +12,7 @@ import pytest
 from support.prompts import SHORT
 from support.realtime import PATH, Talk, silence, tone
 from support.server import TinyServer
+from support.snapshots import reported_page
 from support.waiting import wait_until
 from websockets.sync.client import connect
 
@@ -217,6 +218,7 @@ def test_an_answer_that_was_made_ahead_is_the_chats(both: Both, server: TinyServ
     talk, before = both.talk, num_used(server)
     detection = {"type": "server_vad", "silence_duration_ms": 1000}
     talk.update(audio={"input": {"turn_detection": detection}})
+    reported_page(server)
     num_asked = num_read(server)
     both.write("Tell me of the sea.")
     wait_until(lambda: num_read(server) == num_asked + 1 and is_idle(server))
@@ -244,7 +246,7 @@ def test_a_history_is_in_the_cache_with_its_rows_once_it_is_read(
     audio = base64.b64encode(SHORT.astype("<i2").tobytes()).decode()
     part = {"type": "input_audio", "audio": audio}
     item = {"type": "message", "role": "user", "content": [part]}
-    wait_until(lambda: is_idle(server))
+    reported_page(server)
     before = num_read(server)
     talk.say("conversation.item.create", item=item)
     wait_until(lambda: num_read(server) == before + 1 and is_idle(server))

@@ -2,6 +2,7 @@
 
 import re
 import time
+from typing import Any
 
 import httpx
 from support.server import VERIFY, TinyServer
@@ -34,6 +35,12 @@ def reported_page(server: TinyServer) -> str:
             return page
         assert time.monotonic() < deadline, num_new
         time.sleep(INTERVAL_S)
+
+
+def health_by_now(server: TinyServer) -> dict[str, Any]:
+    """Return /health of stages that have told all that they did, once none has a request."""
+    reported_page(server)
+    return server.health()
 
 
 def counted(server: TinyServer, stage: str, counter: str) -> float:
