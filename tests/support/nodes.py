@@ -104,6 +104,16 @@ def chunk(request_id: str = "a", index: int = 0, size: int = 8, last: bool = Fal
     return Chunk(request_id, Note(), index, {"v": Tensor.from_numpy(values)}, last)
 
 
+def read_all(connected: socket.socket, num_bytes: int) -> bytes:
+    """So many bytes, in however many parts they come; MSG_WAITALL waits for none with a timeout."""
+    read = b""
+    while len(read) < num_bytes:
+        more = connected.recv(num_bytes - len(read))
+        assert more, "the connection has ended"
+        read += more
+    return read
+
+
 def received(receiver: Receiver[Note], within_s: float = WITHIN_S) -> Chunk[Note]:
     """The next chunk, which comes in time."""
     deadline = time.monotonic() + within_s

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.nodes import LOOPBACK, PATIENT, Node
+from support.nodes import LOOPBACK, PATIENT, Node, read_all
 from support.waiting import wait_until
 
 from omnistage.connectors.ring import RING_START
@@ -79,7 +79,7 @@ class Sending:
                 return generation, body
 
     def _read(self, num_bytes: int) -> bytes:
-        return self._socket.recv(num_bytes, socket.MSG_WAITALL) if num_bytes else b""
+        return read_all(self._socket, num_bytes)
 
 
 @contextmanager

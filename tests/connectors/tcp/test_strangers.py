@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from support.certificates import certificate
-from support.nodes import LOOPBACK, PATIENT, Nodes, Recorder, chunk, nothing_comes, received, stays
+from support.nodes import (
+    LOOPBACK,
+    PATIENT,
+    Nodes,
+    Recorder,
+    chunk,
+    nothing_comes,
+    read_all,
+    received,
+    stays,
+)
 from support.waiting import wait_until
 
 from omnistage.connectors.tcp.frames import BEAT, DATA, frame
@@ -186,7 +196,7 @@ def test_a_peer_that_says_what_no_link_says_is_lost(tmp_path: Path) -> None:
             with knock(nodes) as peer:
                 side = connect(SECRET, Identity("one", bytes(16)))
                 next(side)
-                peer.sendall(side.send(peer.recv(GREETING_BYTES, socket.MSG_WAITALL))[0])
+                peer.sendall(side.send(read_all(peer, GREETING_BYTES))[0])
                 peer.sendall(frame(BEAT, body=struct.pack("<3Q", 5, 0, 0)))
                 reply = peer.recv(1 << 16)
                 while len(reply) < 112 + 48 + 48:
