@@ -34,7 +34,8 @@ class Pair:
             self._poll.register(link, select.EPOLLIN)
         self._addresses: set[str] = set()
         self._num_created = 0
-        self._is_lost = False
+        self._is_lost = False  # from a loss until both links are up again
+        self._up: set[str] = set()  # the links that are, since the last loss
 
     @property
     def is_idle(self) -> bool:
@@ -97,22 +98,31 @@ class Pair:
         for event in link.events():
             match event:
                 case PeerUp():
-                    self._is_lost = False
+                    self._up.add(link.name)
+                    self._is_lost &= self._up != {NEAR, FAR}
                 case PeerLost(why=why):
                     logger.warning("the %s link lost the %s one: %s", link.name, other.name, why)
-                    is_new |= self._lose()
+                    is_new |= self._lose(link)
                     if event.is_silent:
                         other.restart()
                 case LinkEnded(why=why):
                     logger.error("the %s link ended: %s", link.name, why)
-                    is_new |= self._lose()
+                    is_new |= self._lose(link)
                 case Trouble(text=text):
                     logger.warning("the %s link: %s", link.name, text)
         return is_new
 
-    def _lose(self) -> bool:
-        was_lost, self._is_lost = self._is_lost, True
-        return not was_lost
+    def _lose(self, link: NodeLink) -> bool:
+        """Note a loss that a link tells; returns whether the other has not told of it.
+
+        One may be up again before the other comes to tell: until it is up, too, it tells of the
+        loss that is known.
+        """
+        if self._is_lost and link.name not in self._up:
+            return False
+        self._is_lost = True
+        self._up.clear()
+        return True
 
     def _renew_joined(self, address: str) -> None:
         with suppress(NoChannel):

@@ -13,6 +13,8 @@ from support.waiting import wait_until
 
 from omnistage.connectors import connector_type, make_connector
 from omnistage.connectors.tcp.connector import pair_of
+from omnistage.connectors.tcp.node_link import NodeLink
+from omnistage.connectors.tcp.orders import LinkEnded, PeerLost, PeerUp
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
@@ -60,6 +62,52 @@ def test_a_lost_link_is_told_once_and_started_again(
     assert tells(tmp_path) is None
     assert not list(tmp_path.iterdir())
     wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in pids))
+
+
+class Told:
+    """What a link has told and nobody has heard."""
+
+    def __init__(self, link: NodeLink, patch: pytest.MonkeyPatch) -> None:
+        self._events: list[PeerUp | PeerLost | LinkEnded] = []
+        patch.setattr(link, "events", self._hear)
+
+    def add(self, *events: PeerUp | PeerLost | LinkEnded) -> None:
+        self._events += events
+
+    def _hear(self) -> list[PeerUp | PeerLost | LinkEnded]:
+        heard, self._events = self._events, []
+        return heard
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_a_loss_counts_once_though_a_link_is_up_before_the_other_tells_of_it(
+    is_near: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connector = make_connector("tcp", tmp_path, {})
+    connector.create("c")
+    pair = pair_of(tmp_path)
+    assert pair is not None
+    killed, late = (
+        Told(link, monkeypatch) for link in (pair.near, pair.far)[:: 1 if is_near else -1]
+    )
+    up, ended, lost = PeerUp("peer", 0), LinkEnded("signal 9"), PeerLost("peer", "it ended")
+    for link in (killed, late):
+        link.add(up)
+    assert pair.losses() == ()
+    for _ in range(2):
+        killed.add(ended)
+        assert pair.losses() == ["c"]
+        killed.add(up)
+        assert pair.losses() == ()
+        late.add(lost)
+        assert pair.losses() == ()
+        late.add(up)
+        assert pair.losses() == ()
+    killed.add(ended, up)
+    assert pair.losses() == ["c"]
+    killed.add(ended)  # and once more, of which the other has not yet told at all
+    assert pair.losses() == ["c"]
+    connector.destroy("c")
 
 
 def test_who_only_opens_an_end_starts_no_link(tmp_path: Path) -> None:
