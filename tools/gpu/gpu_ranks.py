@@ -39,6 +39,7 @@ from rich.console import Console
 from support.pictures import pixels_of
 from support.server import ADMIN_KEY, TinyServer, running_server
 
+from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.rules.parallel import num_ranks
 from omnistage.stages.diffusion.checkpoint import write_tiny
 
@@ -51,7 +52,7 @@ EXTENSION = "support.rank_extension.Extension"
 
 
 class PeakMemory:
-    """The most memory in use of a GPU of this machine, in MiB, as nvidia-smi has it."""
+    """The most memory in use of a visible GPU, in MiB, as nvidia-smi has it."""
 
     def __init__(self) -> None:
         self.mib = 0
@@ -64,7 +65,8 @@ class PeakMemory:
         return self
 
     def _watch(self) -> None:
-        query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        query = ["nvidia-smi", "-i", ",".join(visible_gpus()), "--query-gpu=memory.used"]
+        query += ["--format=csv,noheader,nounits"]
         while not self._ends.wait(0.5):
             found = subprocess.run(query, capture_output=True, text=True, check=True).stdout
             self.mib = max(self.mib, *map(int, found.split()))
