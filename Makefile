@@ -7,7 +7,7 @@ DEMO := .venv-demo
 COMMA := ,
 TORCH := torch==2.13.0
 
-.PHONY: venv demo denoiser-engine test test-vllm fuzz parallel repeats chaos soak soak-speech soak-images page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-tests thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed realtime-turns compose pipelines mamoda
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech soak-images page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-tests thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed realtime-turns compose pipelines mamoda
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -145,10 +145,6 @@ nodes: venv
 # Keys and values from an engine's blocks to a pipeline's tensors; ARGS="--connector tcp --layout cpu".
 kv-speed: venv
 	PYTHONPATH=tests $(BIN)/python tools/kv_speed.py $(ARGS)
-
-# Qwen-Image's denoiser in vLLM's pooling runner beside our step batcher, on a CPU or a GPU; ARGS="--small" for widths without weight.
-denoiser-engine: venv
-	PYTHONPATH=tests $(BIN)/python tools/gpu/denoiser_engine.py $(ARGS)
 
 image-speed: venv
 	$(BIN)/python tools/gpu/image_speed.py $(ARGS)
