@@ -6,7 +6,16 @@ from pathlib import Path
 from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.shm import ShmConnector
 from omnistage.connectors.tcp.connection import PeerConnection
-from omnistage.connectors.tcp.frames import JOIN, JOINED, JOINING, PART, frame
+from omnistage.connectors.tcp.frames import (
+    BACK,
+    HEAD,
+    JOIN,
+    JOINED,
+    JOINING,
+    PART,
+    BadFrame,
+    frame,
+)
 from omnistage.connectors.tcp.halves import ReceiverHalf, SenderHalf
 from omnistage.connectors.tcp.orders import Event, OpenHalf, Trouble
 from omnistage.connectors.tcp.peer import EitherHalf, JoiningChannel, Peer
@@ -102,14 +111,33 @@ class JoinedChannels:
             peer.connection.say(frame(PART, half.number, body=half.name.encode()))
             self._flush(peer.connection)
 
-    def hear_part(self, peer: Peer, number: int, name: str) -> None:
+    def hear(self, peer: Peer, kind: int, number: int, generation: int, body: bytes) -> None:
+        """Do what a peer says of a channel; BadFrame if the kind of frame is unknown."""
+        filled, filling = peer.filled_by(number, generation), peer.by_number.get(number)
+        if kind == HEAD:
+            if filled is not None:
+                filled.publish(body)
+        elif kind == BACK:
+            if filling is not None and filling.generation == generation:
+                filling.take_back(body)
+        elif kind == JOIN:
+            self._hear_join(peer, number, generation, body)
+        elif kind == PART:
+            self._hear_part(peer, number, body.decode())
+        elif kind == JOINED:
+            if filling is not None:
+                self._hear_joined(peer, filling, generation)
+        else:
+            raise BadFrame(f"a frame of kind {kind}")
+
+    def _hear_part(self, peer: Peer, number: int, name: str) -> None:
         """A peer's channel is no more."""
         peer.joining.pop(name, None)
         half = peer.filled.pop(number, None)
         if half is not None:
             half.part()
 
-    def hear_join(self, peer: Peer, number: int, generation: int, body: bytes) -> None:
+    def _hear_join(self, peer: Peer, number: int, generation: int, body: bytes) -> None:
         """A peer announces the ring of a channel to us."""
         size = JOINING.unpack_from(body)[0]
         name = body[JOINING.size :].decode()
@@ -138,7 +166,7 @@ class JoinedChannels:
             peer.connection.say(frame(JOINED, half.number, half.shared_generation))
             self._flush(peer.connection)
 
-    def hear_joined(self, peer: Peer, half: SenderHalf, generation: int) -> None:
+    def _hear_joined(self, peer: Peer, half: SenderHalf, generation: int) -> None:
         """A peer says which generation of our ring may be filled."""
         if generation > half.generation:
             half.renew(generation)

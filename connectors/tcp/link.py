@@ -15,17 +15,7 @@ from functools import partial
 from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.tcp.clocks import Reckoning, reckon
 from omnistage.connectors.tcp.connection import PeerConnection
-from omnistage.connectors.tcp.frames import (
-    BACK,
-    BEAT,
-    HEAD,
-    JOIN,
-    JOINED,
-    PART,
-    READINGS,
-    BadFrame,
-    frame,
-)
+from omnistage.connectors.tcp.frames import BEAT, READINGS, BadFrame, frame
 from omnistage.connectors.tcp.handshake import Identity, Stranger, own_identity
 from omnistage.connectors.tcp.joined_channels import JoinedChannels
 from omnistage.connectors.tcp.orders import (
@@ -271,29 +261,11 @@ class Link:
             if kind == BEAT:
                 self._hear_beat(peer, connection, body)
             else:
-                self._hear(peer, kind, channel, generation, body)
+                self._channels.hear(peer, kind, channel, generation, body)
         except NoChannel:
             return  # it was destroyed here: its owner says so soon
         except (struct.error, UnicodeDecodeError) as error:
             raise BadFrame(f"frame {kind}: {error}") from error
-
-    def _hear(self, peer: Peer, kind: int, channel: int, generation: int, body: bytes) -> None:
-        filled, filling = peer.filled_by(channel, generation), peer.by_number.get(channel)
-        if kind == HEAD:
-            if filled is not None:
-                filled.publish(body)
-        elif kind == BACK:
-            if filling is not None and filling.generation == generation:
-                filling.take_back(body)
-        elif kind == JOIN:
-            self._channels.hear_join(peer, channel, generation, body)
-        elif kind == PART:
-            self._channels.hear_part(peer, channel, body.decode())
-        elif kind == JOINED:
-            if filling is not None:
-                self._channels.hear_joined(peer, filling, generation)
-        else:
-            raise BadFrame(f"a frame of kind {kind}")
 
 
 def main() -> None:

@@ -2,24 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
-
-import msgspec
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChannelUsage, Losses
-from omnistage.server.common.errors import ApiError
-from omnistage.server.runtime.changes import Arguments, Change, Changes
-from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.processes.channels import Channels, MakeConnector
 from omnistage.server.runtime.processes.openings import Openings
 from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.runtime.processes.supervisor import Supervisor
 from omnistage.server.runtime.readiness import dead, lost
-from omnistage.server.runtime.running import RunningReplicas
+from omnistage.server.runtime.running import OwnedReplicas
 from omnistage.server.runtime.stage_link import (
     OwnedStage,
     Release,
@@ -40,7 +35,6 @@ from omnistage.stages.messages.to_gateway import (
     Alive,
     CommandResult,
     Compiling,
-    Lora,
     OfItself,
     OfRequest,
     Ready,
@@ -68,7 +62,7 @@ class Keeper(NamedTuple):
     keeping: asyncio.Task[None]
 
 
-class Fleet(RunningReplicas):
+class Fleet(OwnedReplicas):
     """Owns the replicas of one graph's stages, with their channels, supervisors and commands.
 
     It and its supervisors are the only writers of a replica's record.
@@ -83,16 +77,12 @@ class Fleet(RunningReplicas):
         release: Release = release_nothing,
     ) -> None:
         super().__init__(graph, directory)
-        self._links: dict[str, OwnedStage] = {}
-        self.commander = Commander(graph.deadlines.command_s)
         self.openings = Openings()
         self._launch = launch
         self._release = release
         self._channels = Channels(graph, directory, make_connector)
         self._losses: list[Losses] = []
         self._keepers: dict[str, Keeper] = {}
-        self._changes = Changes()
-        self._repeating: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
 
     def listen(
@@ -270,69 +260,6 @@ class Fleet(RunningReplicas):
             if running.issuperset(ends_of(address)[:2])
         }
 
-    # Requests
-
-    def refuse_requests(self, links: Collection[StageLink]) -> None:
-        """No request comes to these replicas from now on."""
-        for link in self._owned(links):
-            link.refuse_requests()
-
-    def accept_requests(self, links: Collection[StageLink]) -> None:
-        """Requests come to these replicas again, but for those of which something sleeps."""
-        for link in self._owned(links):
-            link.accept_requests()
-
-    def note_overdue(self, path: Collection[StageLink], limit_s: float) -> None:
-        """A request waited for longer than `limit_s` for whichever of these does not get on."""
-        for link in self._owned(path):
-            link.note_overdue(limit_s)
-
-    def _owned(self, links: Collection[StageLink]) -> Iterator[OwnedStage]:
-        """These, but for those that have been removed meanwhile."""
-        return (link for link in self._links.values() if link in links)
-
-    # Commands
-
-    def note_asleep(self, link: StageLink, parts: tuple[str, ...]) -> None:
-        """A stage has answered that these parts of it sleep now."""
-        self._links[link.name].note_asleep(parts)
-
-    def note_loras(self, link: StageLink, loras: Sequence[Lora]) -> None:
-        """A stage has answered that it has these adapters now."""
-        self._links[link.name].note_loras(tuple(loras))
-
-    def note_change(self, links: Collection[StageLink], command: str, arguments: Arguments) -> None:
-        """These have carried out a command: replicas of their stages that start later do too."""
-        for stage in {link.stage for link in links}:
-            if self.graph.stages[stage].most_replicas > 1:
-                self._changes.note(stage, command, arguments)
-        for link in self._owned(links):
-            link.note_done((command, arguments))
-
-    def note_missed(self, links: Collection[StageLink], command: str, arguments: Arguments) -> None:
-        """These have not done what others of their stages have; one that loads will be told."""
-        for link in self._owned(links):
-            if link.is_ready:
-                logger.error("stage %s takes no requests: it differs", link.name)
-                link.note_missed([*link.record.missed, (command, arguments)])
-
-    async def _repeat(self, link: OwnedStage, changes: Sequence[Change]) -> None:
-        """Make a replica as the others of its stage are; until then it takes no request."""
-        for command, arguments in changes:
-            try:
-                answer = await self.commander.send(link, command, arguments)
-            except ApiError as error:
-                logger.error("stage %s takes no requests: it differs: %s", link.name, error)
-                continue
-            if "loras" in answer:
-                link.note_loras(tuple(msgspec.convert(answer["loras"], list[Lora])))
-            link.note_done((command, arguments))
-
-    def fail_commands(self, error: ApiError) -> None:
-        """No stage answers any command that it was sent."""
-        for link in self._links.values():
-            self.commander.fail(link, error)
-
     # What stages send
 
     def _receive(self, link: OwnedStage) -> None:
@@ -363,10 +290,6 @@ class Fleet(RunningReplicas):
             logger.warning("stage %s has compiled for %.1f s", link.name, seconds)
         elif isinstance(message, Ready):
             logger.info("stage %s ready in %.1f s", link.name, message.seconds)
-            if changes := self._changes.of(link.stage):
-                link.note_missed(changes)
-                repeating = asyncio.create_task(self._repeat(link, changes))
-                self._repeating.add(repeating)
-                repeating.add_done_callback(self._repeating.discard)
+            self.repeat_changes(link)
             if all(one.is_ready for one in self._links.values()):
                 self._settled.set()

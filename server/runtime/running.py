@@ -1,19 +1,24 @@
-"""Reads what runs of a graph: the states of its replicas, and which of them take requests."""
+"""What runs of a graph: how its replicas are, which take requests, what they were told."""
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
+from omnistage.server.common.errors import ApiError
+from omnistage.server.runtime.changes import Arguments, Change, Changes
+from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.readiness import check_open
-from omnistage.server.runtime.stage_link import (
-    StageLink,
-)
+from omnistage.server.runtime.stage_link import OwnedStage, StageLink
 from omnistage.server.runtime.stage_record import StageState
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages.loading import Loading, read_loading
-from omnistage.stages.messages.to_gateway import (
-    Lora,
-)
+from omnistage.stages.messages.to_gateway import Lora
+
+logger = logging.getLogger(__name__)
 
 
 class RunningReplicas:
@@ -120,3 +125,89 @@ class RunningReplicas:
         if not is_open:
             check_open(self.one_of(stage))
         return is_open
+
+
+class OwnedReplicas(RunningReplicas):
+    """Replicas that can be closed to requests, given commands, and kept alike within a stage."""
+
+    _links: dict[str, OwnedStage]
+
+    def __init__(self, graph: StageGraph, directory: Path) -> None:
+        super().__init__(graph, directory)
+        self._links = {}
+        self.commander = Commander(graph.deadlines.command_s)
+        self._changes = Changes()
+        self._repeating: set[asyncio.Task[None]] = set()
+
+    # Requests
+
+    def refuse_requests(self, links: Collection[StageLink]) -> None:
+        """No request comes to these replicas from now on."""
+        for link in self._owned(links):
+            link.refuse_requests()
+
+    def accept_requests(self, links: Collection[StageLink]) -> None:
+        """Requests come to these replicas again, but for those of which something sleeps."""
+        for link in self._owned(links):
+            link.accept_requests()
+
+    def note_overdue(self, path: Collection[StageLink], limit_s: float) -> None:
+        """A request waited for longer than `limit_s` for whichever of these does not get on."""
+        for link in self._owned(path):
+            link.note_overdue(limit_s)
+
+    def _owned(self, links: Collection[StageLink]) -> Iterator[OwnedStage]:
+        """These, but for those that have been removed meanwhile."""
+        return (link for link in self._links.values() if link in links)
+
+    # Commands
+
+    def note_asleep(self, link: StageLink, parts: tuple[str, ...]) -> None:
+        """A stage has answered that these parts of it sleep now."""
+        self._links[link.name].note_asleep(parts)
+
+    def note_loras(self, link: StageLink, loras: Sequence[Lora]) -> None:
+        """A stage has answered that it has these adapters now."""
+        self._links[link.name].note_loras(tuple(loras))
+
+    def note_change(self, links: Collection[StageLink], command: str, arguments: Arguments) -> None:
+        """These have carried out a command: replicas of their stages that start later do too."""
+        for stage in {link.stage for link in links}:
+            if self.graph.stages[stage].most_replicas > 1:
+                self._changes.note(stage, command, arguments)
+        for link in self._owned(links):
+            link.note_done((command, arguments))
+
+    def note_missed(self, links: Collection[StageLink], command: str, arguments: Arguments) -> None:
+        """These have not done what others of their stages have; one that loads will be told."""
+        for link in self._owned(links):
+            if link.is_ready:
+                logger.error("stage %s takes no requests: it differs", link.name)
+                link.note_missed([*link.record.missed, (command, arguments)])
+
+    def repeat_changes(self, link: OwnedStage) -> None:
+        """A replica is ready: make it as the others of its stage are.
+
+        Until then it takes no request.
+        """
+        if changes := self._changes.of(link.stage):
+            link.note_missed(changes)
+            repeating = asyncio.create_task(self._repeat(link, changes))
+            self._repeating.add(repeating)
+            repeating.add_done_callback(self._repeating.discard)
+
+    async def _repeat(self, link: OwnedStage, changes: Sequence[Change]) -> None:
+        for command, arguments in changes:
+            try:
+                answer = await self.commander.send(link, command, arguments)
+            except ApiError as error:
+                logger.error("stage %s takes no requests: it differs: %s", link.name, error)
+                continue
+            if "loras" in answer:
+                link.note_loras(tuple(msgspec.convert(answer["loras"], list[Lora])))
+            link.note_done((command, arguments))
+
+    def fail_commands(self, error: ApiError) -> None:
+        """No stage answers any command that it was sent."""
+        for link in self._links.values():
+            self.commander.fail(link, error)

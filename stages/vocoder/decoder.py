@@ -21,6 +21,8 @@ UNASKED = Request(None, [])
 
 State = TypeVar("State")
 
+SAMPLE_MAX = 32767
+
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece(Generic[State]):
@@ -101,3 +103,8 @@ class Decoder(Protocol[State]):
 
     def capture(self) -> None:
         """Record what a GPU should not have to be told step by step; only called with one."""
+
+
+def to_int16(pcm: torch.Tensor) -> torch.Tensor:
+    """Samples in -1..1, what is beyond clipped, as int16."""
+    return (pcm.clamp(-1, 1) * SAMPLE_MAX).round().to(torch.int16)

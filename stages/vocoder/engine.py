@@ -7,14 +7,20 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from typing import Generic
 
-import numpy as np
-import torch
 from torch.profiler import record_function
 
 from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.vocoder.decoder import UNASKED, Decoder, Frames, Samples, State, StreamPiece
+from omnistage.stages.vocoder.decoder import (
+    UNASKED,
+    Decoder,
+    Frames,
+    Samples,
+    State,
+    StreamPiece,
+    to_int16,
+)
 from omnistage.stages.vocoder.metrics import DecoderMetrics
 from omnistage.stages.vocoder.streams import (
     DecodedAudio,
@@ -24,12 +30,11 @@ from omnistage.stages.vocoder.streams import (
     Pushed,
     Stream,
     Turn,
+    bounded,
     deadline_of,
 )
 
 logger = logging.getLogger(__name__)
-
-SAMPLE_MAX = 32767
 
 
 class DecoderEngine(Generic[State]):
@@ -81,11 +86,7 @@ class DecoderEngine(Generic[State]):
                 raise ValueError(f"request {request_id} is open already")
             stream = self._streams[request_id] = Stream[State](request_id, request)
             if lead is not None and len(lead):
-                self._put_lead(stream, lead)
-
-    def _put_lead(self, stream: Stream[State], lead: Frames) -> None:
-        stream.waiting.appendleft(Pushed(lead, False, time.monotonic(), is_lead=True))
-        stream.num_unheard = len(lead) * self.decoder.samples_per_frame
+                stream.put_lead(lead, self.decoder.samples_per_frame)
 
     def push(self, request_id: str, frames: Frames | None, last: bool) -> None:
         """Add frames [n, …], none or zero of them too: each push gets one answer."""
@@ -169,7 +170,7 @@ class DecoderEngine(Generic[State]):
         if not groups:
             return []
         most_urgent = min(groups.values(), key=lambda turns: min(map(deadline_of, turns)))
-        return self._bounded(sorted(most_urgent, key=deadline_of))
+        return bounded(sorted(most_urgent, key=deadline_of), self.limits)
 
     def _turns(self) -> Iterator[Turn[State]]:
         """One of each stream that can go on; a stream's first one takes a slot."""
@@ -200,7 +201,7 @@ class DecoderEngine(Generic[State]):
         assert stream.state is not None
         self.decoder.close(stream.state)
         stream.state = stream.primed = None
-        self._put_lead(stream, lead.frames)
+        stream.put_lead(lead.frames, self.decoder.samples_per_frame)
 
     def _turn(self, stream: Stream[State], state: State) -> Turn[State]:
         """Short pieces are a stream's first: they go ahead of long ones, but not for ever.
@@ -218,16 +219,6 @@ class DecoderEngine(Generic[State]):
     def _next_frames(self, pushed: Pushed) -> Frames:
         """Returns the frames of one step."""
         return pushed.frames[pushed.num_decoded :][: self.limits.piece_frames]
-
-    def _bounded(self, turns: list[Turn[State]]) -> list[Turn[State]]:
-        """The first of them, and as many more as one batch may have."""
-        num_frames = 0
-        turns = turns[: self.limits.batch_streams]
-        for count, turn in enumerate(turns):
-            num_frames += len(turn.piece.frames)
-            if count and num_frames > self.limits.batch_frames:
-                return turns[:count]
-        return turns
 
     def _decode(self, batch: list[Turn[State]]) -> list[DecodedAudio | DecodeFailed]:
         """Decodes a batch; if it raises, each request alone: only one that raises then has
@@ -251,7 +242,10 @@ class DecoderEngine(Generic[State]):
         if not batch:
             return []
         began_at = time.monotonic()
-        self._note_begun(batch, began_at)
+        for pushed in (turn.pushed for turn in batch):
+            if not (pushed.has_begun or pushed.is_lead):
+                pushed.has_begun = True
+                self.metrics.begun(began_at - pushed.arrived_s)
         try:
             with record_function(f"decode_{len(batch)}"):  # the name of a step in a profile
                 pcm, heard, unfinished = self.decoder.decode([turn.piece for turn in batch])
@@ -269,12 +263,6 @@ class DecoderEngine(Generic[State]):
             for row, (turn, sound) in enumerate(zip(batch, heard, strict=True)):
                 answers += self._go_on(turn, samples[row][sound], row in unfinished)
         return answers
-
-    def _note_begun(self, batch: list[Turn[State]], began_at: float) -> None:
-        for turn in batch:
-            if not (turn.pushed.has_begun or turn.pushed.is_lead):
-                turn.pushed.has_begun = True
-                self.metrics.begun(began_at - turn.pushed.arrived_s)
 
     def _go_on(
         self, turn: Turn[State], samples: Samples, is_unfinished: bool
@@ -308,12 +296,5 @@ class DecoderEngine(Generic[State]):
         if pushed.last:
             del self._streams[stream.request_id]
             self._release(stream)
-        num_channels = self.decoder.num_channels
-        silence = np.zeros(0 if num_channels == 1 else (0, num_channels), np.int16)
-        pcm = np.concatenate([silence, *pushed.pcm])
+        pcm = pushed.joined(self.decoder.num_channels)
         return DecodedAudio(stream.request_id, pcm, pushed.frames, pushed.last)
-
-
-def to_int16(pcm: torch.Tensor) -> torch.Tensor:
-    """Samples in -1..1, what is beyond clipped, as int16."""
-    return (pcm.clamp(-1, 1) * SAMPLE_MAX).round().to(torch.int16)

@@ -1,8 +1,11 @@
 """Holds streams of a vocoder's engine, what was pushed to them, and what is decoded of them."""
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple
+
+import numpy as np
 
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vocoder.decoder import Frames, Samples, State, StreamPiece
@@ -56,6 +59,11 @@ class Pushed:
     has_begun: bool = False
     pcm: list[Samples] = field(default_factory=list)
 
+    def joined(self, num_channels: int) -> Samples:
+        """Returns all samples that it became."""
+        silence = np.zeros(0 if num_channels == 1 else (0, num_channels), np.int16)
+        return np.concatenate([silence, *self.pcm])
+
 
 @dataclass(slots=True)
 class Stream(Generic[State]):
@@ -79,6 +87,11 @@ class Stream(Generic[State]):
         """Returns whether it has more to decode than its lead."""
         return bool(self.waiting) and not self.waiting[-1].is_lead
 
+    def put_lead(self, lead: Frames, samples_per_frame: int) -> None:
+        """Puts frames before all others, whose samples nobody hears."""
+        self.waiting.appendleft(Pushed(lead, False, time.monotonic(), is_lead=True))
+        self.num_unheard = len(lead) * samples_per_frame
+
     def heard(self, samples: Samples) -> Samples:
         """Returns the next samples that are not to be dropped."""
         num_dropped = min(self.num_unheard, len(samples))
@@ -99,3 +112,14 @@ class Turn(Generic[State]):
 def deadline_of(turn: Turn[State]) -> float:
     """When its samples are due."""
     return turn.deadline_s
+
+
+def bounded(turns: list[Turn[State]], limits: Limits) -> list[Turn[State]]:
+    """Returns the first of them, and as many more as one batch may have."""
+    num_frames = 0
+    turns = turns[: limits.batch_streams]
+    for count, turn in enumerate(turns):
+        num_frames += len(turn.piece.frames)
+        if count and num_frames > limits.batch_frames:
+            return turns[:count]
+    return turns

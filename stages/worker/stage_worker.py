@@ -5,7 +5,6 @@ gateway. Every failure of a request is one `error` output that names this stage.
 """
 
 import asyncio
-import importlib
 import logging
 import signal
 import time
@@ -13,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 
 import msgspec
 
@@ -80,15 +80,11 @@ class StageWorker:
         self._gpus = visible_gpus()[: len(graph.replicas[name].gpus) or 1]
         ledger = Ledgers(Path(self._ports.ledger), self._ports.num_lanes)
         ledger.clear()  # the generation before us may have died with full hands
-        module, _, class_name = KINDS[graph.spec_of(name).kind].path.partition(":")
         with start_failure_told(directory, name):
-            made: Callable[[StagePorts], Stage] = getattr(
-                importlib.import_module(module), class_name
-            )
+            made: Callable[[StagePorts], Stage] = resolve_name(KINDS[graph.spec_of(name).kind].path)
             end_imports()
             self._stage = made(self._ports)
-        limit_s = graph.deadlines.command_s
-        self._commands = Commands(self._stage, name, self._outputs, limit_s)
+        self._commands = Commands(self._stage, name, self._outputs, graph.deadlines.command_s)
         self._reports = Reports(self._wiring, self._stage, self._commands, self._work, ledger)
 
     # Life
@@ -102,19 +98,13 @@ class StageWorker:
         with start_failure_told(self._directory, self._name), download_told(self._ports.model):
             ready = await self._stage.start()
         end_loading()
-        for receiver in (self._wiring.requests, *self._wiring.opens, *self._wiring.feeds):
-            loop.add_reader(receiver.fileno(), self._drain)
-        for sender in self._wiring.senders:
-            flush = self._ports.room.flush if sender is self._outputs else sender.flush
-            loop.add_reader(sender.fileno(), flush)
+        self._wiring.listen(self._drain)
         self._drain()
         self._ports.standstills.start()
         self._reports.tell(msgspec.structs.replace(ready, seconds=time.monotonic() - started))
         watched = EngineProcesses(end_with)
-        telling = [
-            asyncio.create_task(self._reports.report()),
-            asyncio.create_task(self._reports.live()),
-        ]
+        reporting = self._reports.report(), self._reports.live()
+        telling = [asyncio.create_task(one) for one in reporting]
         snapshots = self._reports.snapshots(self._gpus)
         snapshots.start()
         try:
@@ -129,11 +119,8 @@ class StageWorker:
             await asyncio.to_thread(snapshots.close)
             await self._commands.close()
             await self._stage.close()
-            self._close()
-
-    def _close(self) -> None:
-        self._wiring.close()
-        self._reports.close()
+            self._wiring.close()
+            self._reports.close()
 
     # Chunks
 
@@ -194,9 +181,7 @@ class StageWorker:
             self._stopping.set()
 
     def _add_text(self, request_id: str, text: str, last: bool) -> None:
-        """Adds text to a request that is being served: its task has begun when the stage is
-        told.
-        """
+        """Adds text to a request that is served; its task has begun when the stage is told."""
         if isinstance(self._stage, TakesText) and request_id in self._work.tasks:
             self._work.num_chunks_in += 1
             tell = self._stage.more_text
@@ -236,9 +221,8 @@ class StageWorker:
         joining.add(source, opened)
 
     def _open(self, opened: Opened) -> None:
-        if opened.id in self._cancelled:
-            return
-        self._begin(opened.id, self._serve(opened))
+        if opened.id not in self._cancelled:
+            self._begin(opened.id, self._serve(opened))
 
     def _begin(self, request_id: str, serving: Coroutine[object, object, None]) -> None:
         self._work.num_requests += 1
@@ -284,11 +268,10 @@ class StageWorker:
         self._cancelled[request_id] = None
         while len(self._cancelled) > MAX_CANCELLED:
             self._cancelled.popitem(last=False)
-        task = self._work.tasks.get(request_id)
-        if task is not None:
-            task.cancel()
-            return
-        self._wiring.forget(request_id)  # it failed before it had sent its last
+        if request_id in self._work.tasks:
+            self._work.tasks[request_id].cancel()
+        else:
+            self._wiring.forget(request_id)  # it failed before it had sent its last
 
     async def _serve(self, opened: Opened) -> None:
         self._ports.begin_marks(opened.id)
@@ -307,9 +290,7 @@ class StageWorker:
             self._reports.served_s.observe(time.monotonic() - began_at)
 
     def _tell_finished(self, request_id: str) -> None:
-        """Reports the end of a request in a stage without outputs; elsewhere the last output
-        does.
-        """
+        """Reports a request's end in a stage without outputs; else the last output does."""
         if not self._has_outputs:
             self._ports.mark(request_id, "finished")
             self._ports.send_marks(request_id)

@@ -1,6 +1,7 @@
 """Opens the channels of a stage's process, and holds them."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,15 @@ class Wiring:
     def ends(self) -> list[Receiver[Any] | Sender]:
         """All of them."""
         return [*self.senders, self.requests, *self.opens, *self.feeds]
+
+    def listen(self, drain: Callable[[], None]) -> None:
+        """Call `drain` when something has arrived, and send the rest of what had no room."""
+        loop = asyncio.get_running_loop()
+        for receiver in (self.requests, *self.opens, *self.feeds):
+            loop.add_reader(receiver.fileno(), drain)
+        for sender in self.senders:
+            flush = self.ports.room.flush if sender is self.ports.outputs else sender.flush
+            loop.add_reader(sender.fileno(), flush)
 
     def forget(self, request_id: str) -> None:
         """Give up what was to be sent for a request."""

@@ -85,7 +85,8 @@ async def running_thinker(
     harness.close()
     for end in edge:
         end.close()
-    worker._close()
+    worker._wiring.close()
+    worker._reports.close()
     channels.destroy()
 
 

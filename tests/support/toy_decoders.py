@@ -14,8 +14,7 @@ import torch
 from omnistage.stages.messages.to_gateway import NumChannels
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vocoder.code_decoder import Codec, CodeDecoder
-from omnistage.stages.vocoder.decoder import Decoded, Frames, Samples, StreamPiece
-from omnistage.stages.vocoder.engine import to_int16
+from omnistage.stages.vocoder.decoder import Decoded, Frames, Samples, StreamPiece, to_int16
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 

@@ -21,8 +21,7 @@ from omnistage.stages.qwen2_5_omni.token2wav.token2wav_weights import (
     load_token2wav,
     num_embeddings,
 )
-from omnistage.stages.vocoder.decoder import StreamPiece
-from omnistage.stages.vocoder.engine import SAMPLE_MAX
+from omnistage.stages.vocoder.decoder import SAMPLE_MAX, StreamPiece
 
 Codes = npt.NDArray[np.int32]
 AHEAD = (0, 1, 2, 3)

@@ -15,8 +15,8 @@ from omnistage.stages.device.start import DoesNotFit
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.vocoder import engine as decoding
 from omnistage.stages.vocoder import start as starting
-from omnistage.stages.vocoder.decoder import Decoded, StreamPiece
-from omnistage.stages.vocoder.engine import DecoderEngine, to_int16
+from omnistage.stages.vocoder.decoder import Decoded, StreamPiece, to_int16
+from omnistage.stages.vocoder.engine import DecoderEngine
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.start import DecoderOptions
 from omnistage.stages.vocoder.state import StreamBatch

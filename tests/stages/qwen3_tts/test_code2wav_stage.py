@@ -22,7 +22,8 @@ from omnistage.stages.qwen3_tts.vocoder import StreamingVocoder
 from omnistage.stages.vocoder import start as starting
 from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointWeights
 from omnistage.stages.vocoder.control import TAGS, DecoderControl
-from omnistage.stages.vocoder.engine import DecoderEngine, to_int16
+from omnistage.stages.vocoder.decoder import to_int16
+from omnistage.stages.vocoder.engine import DecoderEngine
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.start import DecoderOptions
 from omnistage.stages.vocoder.streams import DecodedAudio

@@ -15,8 +15,8 @@ from omnistage.stages.qwen3_tts.checkpoint.speech_tokenizer_config import (
     write_real_size_speech_tokenizer_config,
 )
 from omnistage.stages.qwen3_tts.vocoder import StreamingVocoder
-from omnistage.stages.vocoder.decoder import StreamPiece
-from omnistage.stages.vocoder.engine import DecoderEngine, to_int16
+from omnistage.stages.vocoder.decoder import StreamPiece, to_int16
+from omnistage.stages.vocoder.engine import DecoderEngine
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.streams import DecodedAudio, Limits
 

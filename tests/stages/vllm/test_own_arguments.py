@@ -102,7 +102,8 @@ def worker_of(graph: StageGraph, name: str, folder: Path) -> Iterator[StageWorke
     try:
         yield worker
     finally:
-        worker._close()
+        worker._wiring.close()
+        worker._reports.close()
         channels.destroy()
 
 

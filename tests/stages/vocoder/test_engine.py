@@ -13,7 +13,8 @@ from support.toy_decoders import GUILTY, Pairs, RunningSum, codes_of, floats_of
 
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vocoder import engine as decoding
-from omnistage.stages.vocoder.engine import DecoderEngine, to_int16
+from omnistage.stages.vocoder.decoder import to_int16
+from omnistage.stages.vocoder.engine import DecoderEngine
 from omnistage.stages.vocoder.streams import DecodedAudio, DecodeFailed, Limits
 
 Make = Callable[[int], RunningSum | Pairs]

@@ -20,7 +20,7 @@ from omnistage.stages.qwen2_5_omni.token2wav.token2wav import Token2Wav
 from omnistage.stages.qwen2_5_omni.token2wav.token2wav_options import Token2WavOptions
 from omnistage.stages.qwen2_5_omni.token2wav.token2wav_stage import Token2WavStage
 from omnistage.stages.qwen2_5_omni.token2wav.token2wav_weights import load_speakers, load_token2wav
-from omnistage.stages.vocoder.engine import to_int16
+from omnistage.stages.vocoder.decoder import to_int16
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
 
