@@ -350,7 +350,7 @@ def test_tasks_load_no_web_framework() -> None:
 
 @pytest.mark.parametrize(
     ("name", "users"),
-    [("stage_link.OwnedStage", {"fleet", "supervisor"}), ("runtime", set())],
+    [("stage_link.OwnedStage", {"fleet", "running", "supervisor"}), ("runtime", set())],
     ids=["a stage to write", "fleet and flights together"],
 )
 def test_of_the_runtime_only_these_import(name: str, users: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""What runs of a graph: how its replicas are, which take requests, what they were told."""
+"""Knows what runs of a graph: how its replicas are, which take requests, what they were told."""
 
 import asyncio
 import logging
