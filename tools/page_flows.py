@@ -21,6 +21,13 @@ KEEP_MICROPHONE = """() => {
     return stream;
   };
 }"""
+# window.states are those that the conversation had: an answer may be cut within a moment.
+NOTE_STATES = """() => {
+  const talk = document.querySelector('.os-talk');
+  window.states = [];
+  const observer = new MutationObserver(() => states.push(talk.dataset.state));
+  observer.observe(talk, { attributes: true, attributeFilter: ['data-state'] });
+}"""
 SPEAK = "(is_loud) => { microphone.enabled = is_loud; }"
 # window.isEarly is whether the whole answer is still to come when its sound begins.
 NOTE_FIRST_SOUND = """() => {
@@ -141,14 +148,18 @@ def conversation(page: Page) -> None:
     """Who speaks is answered by voice, and speaking into the answer stops it."""
     page.evaluate(KEEP_MICROPHONE)
     open_tab(page, "Talk")
+    page.evaluate(NOTE_STATES)
+    had = "(state) => states.includes(state)"
     state = "() => document.querySelector('.os-talk').dataset.state"
     page.get_by_role("button", name="Talk", exact=True).click()
-    until(page, lambda: page.evaluate(state) == "hearing")
-    page.evaluate(SPEAK, False)
-    until(page, lambda: page.evaluate(state) == "answering")
-    page.evaluate(SPEAK, True)
+    until(page, lambda: page.evaluate(had, "hearing"))
     cut = "() => Number(document.querySelector('.os-talk').dataset.interrupted ?? 0)"
-    until(page, lambda: page.evaluate(cut) > 0)
+    while page.evaluate(cut) == 0:  # an answer that has sounded to its end is not cut
+        page.evaluate("() => { states.length = 0; }")
+        page.evaluate(SPEAK, False)
+        until(page, lambda: page.evaluate(had, "answering"))
+        page.evaluate(SPEAK, True)
+        until(page, lambda: page.evaluate(had, "hearing"))
     until(page, lambda: page.locator(".os-talk-words p").count() > 0)
     page.get_by_role("button", name="Stop", exact=True).locator("visible=true").click()
     until(page, lambda: page.evaluate(state) == "idle")
