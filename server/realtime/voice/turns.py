@@ -42,7 +42,7 @@ class TurnDoubtful:
 
 @dataclass(frozen=True, slots=True)
 class TurnResumed:
-    """Speech goes on behind a pause."""
+    """Speech goes on behind a pause that was reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,9 @@ class TurnMachine:
         self._num_speech = 0
         self._speech_ms = now_ms  # where the first frame of a possible turn began
         self._silence_ms = 0.0
+        self._longest_ms = 0.0  # of the turn's silences that speech has ended
         self._paused_ms: float | None = None  # where the pause began to be one
+        self._is_reported = False  # this pause
         self._is_judged = False  # this pause
 
     def update(self, probability: float, frame_ms: float) -> TurnChange | None:
@@ -82,21 +84,26 @@ class TurnMachine:
             self._speech_ms = began_ms
         if self._num_speech < MIN_SPEECH_FRAMES:
             return None
-        self.is_speaking, self._silence_ms, self._num_speech = True, 0.0, 0
+        self.is_speaking, self._num_speech = True, 0
         padded_ms = self._speech_ms - self.settings.prefix_padding_ms
         return TurnStarted(max(padded_ms, self._earliest_ms))
 
     def _hear_speech(self, probability: float, frame_ms: float) -> TurnChange | None:
         if probability >= max(self.settings.threshold - HYSTERESIS, MIN_THRESHOLD):
-            was_paused = self._paused_ms is not None
-            self._silence_ms, self._paused_ms, self._is_judged = 0.0, None, False
-            return TurnResumed() if was_paused else None
+            was_reported = self._is_reported
+            self._longest_ms = max(self._longest_ms, self._silence_ms)
+            self._begin_silence()
+            return TurnResumed() if was_reported else None
         self._silence_ms += frame_ms
         if self._silence_ms >= self.settings.silence_ms:
             return self.stop()
         if self._paused_ms is None and self._silence_ms >= PAUSE_MS:
             self._paused_ms = self._now_ms
-            return TurnPaused(self._now_ms)
+        # A judge may take any pause for the end; otherwise the end is the longest one.
+        may_end = self.settings.judge_ms is not None or self._silence_ms > self._longest_ms
+        if self._paused_ms is not None and may_end and not self._is_reported:
+            self._is_reported = True
+            return TurnPaused(self._paused_ms)
         judge_ms = self.settings.judge_ms
         if judge_ms is not None and not self._is_judged and self._silence_ms >= judge_ms:
             self._is_judged = True
@@ -112,5 +119,11 @@ class TurnMachine:
     def end(self) -> None:
         """End the turn that goes on, if one does: what comes now is another one's."""
         self.is_speaking = False
-        self._num_speech, self._paused_ms, self._is_judged = 0, None, False
+        self._num_speech, self._longest_ms = 0, 0.0
+        self._begin_silence()
         self._earliest_ms = self._now_ms
+
+    def _begin_silence(self) -> None:
+        """Forget the silence until now."""
+        self._silence_ms, self._paused_ms = 0.0, None
+        self._is_judged = self._is_reported = False

@@ -56,6 +56,26 @@ def test_a_pause_is_told_and_taken_back() -> None:
     ]
 
 
+def test_a_pause_is_told_once_it_outlasts_those_before_it() -> None:
+    """Syllables with silence between them; the item ends 100 ms behind the last all the same."""
+    syllables = 5 * (frames(96, 0.9) + frames(160, 0.0))
+    track = syllables + frames(96, 0.9) + frames(512, 0.0)
+    last_ms = 5 * 256 + 96
+    assert changes_of(track) == [
+        TurnStarted(0),
+        TurnPaused(96 + 128),
+        TurnResumed(),
+        TurnPaused(last_ms + 128),
+        TurnStopped(last_ms + 512, last_ms + 128),
+    ]
+
+
+def test_a_pause_is_measured_against_those_of_its_own_turn() -> None:
+    turn = frames(96, 0.9) + frames(256, 0.0) + frames(96, 0.9) + frames(512, 0.0)
+    kinds = [type(one) for one in changes_of(2 * turn)]
+    assert kinds == 2 * [TurnStarted, TurnPaused, TurnResumed, TurnPaused, TurnStopped]
+
+
 @pytest.mark.parametrize(("silence_ms", "end_ms"), [(0, 32), (96, 96), (128, 128), (129, 160)])
 def test_a_short_silence_ends_a_turn_without_a_pause(silence_ms: int, end_ms: float) -> None:
     changes = changes_of(frames(320, 0.9) + frames(512, 0.0), TurnSettings(silence_ms=silence_ms))
@@ -135,8 +155,9 @@ def check(changes: list[TurnChange], begin_ms: float, end_ms: float) -> None:
             assert at_ms <= change.at_ms <= end_ms
             at_ms = change.at_ms
         if isinstance(change, TurnStopped):
-            ends_at_ms = before.at_ms if isinstance(before, TurnPaused) else change.at_ms
-            assert change.end_ms == ends_at_ms
+            assert begin_ms <= change.end_ms <= change.at_ms
+            if isinstance(before, TurnPaused):
+                assert change.end_ms == before.at_ms
         before = change
 
 
