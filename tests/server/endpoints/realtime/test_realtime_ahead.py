@@ -171,10 +171,10 @@ def test_what_is_answered_then_is_all_that_was_said(talk: Talk, gateway: Running
 
 
 def pause_often(talk: Talk) -> None:
-    """Pause four times in a turn, then end it."""
+    """Pause four times in a turn, each time for longer, then end it."""
     talk.append(SPEECH)
-    for _ in range(4):
-        talk.append(PAUSE)
+    for seconds in (0.2, 0.27, 0.34, 0.41):
+        talk.append(silence(seconds))
         talk.append(tone(0.2))
     talk.append(PAUSE)
     talk.append(ENDING)
@@ -197,6 +197,21 @@ def test_a_long_turn_has_more_of_them_as_time_goes(
     before = counts(gateway)
     pause_often(talk)
     assert ahead(counts(gateway) - before) == {"cancelled": 4, "used": 1}
+
+
+def test_pauses_that_are_no_longer_than_one_before_use_none_up(
+    talk: Talk, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_ahead, "MORE_PER_S", 0.0)
+    before = counts(gateway)
+    talk.append(SPEECH)
+    for seconds in (0.4, 0.25, 0.25, 0.25, 0.25):
+        talk.append(silence(seconds))
+        talk.append(tone(0.2))
+    talk.append(PAUSE)
+    talk.append(ENDING)
+    talk.until("response.done")
+    assert ahead(counts(gateway) - before) == {"cancelled": 1, "used": 1}
 
 
 def test_settings_that_change_meanwhile_count(talk: Talk, gateway: RunningGateway) -> None:
