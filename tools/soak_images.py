@@ -40,6 +40,8 @@ from support.server import TinyServer, check_that_nothing_is_held, running_serve
 from omnistage.connectors.sweep import PREFIX
 from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.pick import GRAPHS
+from omnistage.stages.omnigen2.checkpoint.tiny import make_tokenizer
+from omnistage.stages.omnigen2.prompt import PICTURE
 
 Pictures = list[npt.NDArray[np.uint8]]
 NUM_CLIENTS = 10
@@ -89,6 +91,8 @@ class Soaked:
         return ["sent", *(["talking"] if self.talk else []), *self.phases, "whole"]
 
 
+WORDS = {**TALK, "ignore_eos": True, "max_tokens": 1000}
+NO_PICTURE = {"logit_bias": {str(make_tokenizer().id(PICTURE)): -100}}
 MANY_IDS = {"prompt": ["a cat"] * 8, "size": "512x512"}
 THINKING = {**TALK, "modalities": ["text", "image"], "size": "64x64"}
 THINKING["extra"] = {"think": True, "max_think_tokens": 1000}
@@ -106,7 +110,10 @@ FAMILIES_SOAKED = {
         "image_ids",
         {"ids": ("image_ids", "received"), **FLOW},
         MANY_IDS,
-        talk=({**TALK, "ignore_eos": True, "max_tokens": 1000}, "content"),
+        talk=(WORDS, "content"),
+    ),
+    "omnigen2": Soaked(
+        "mllm", {"texts": ("mllm", "received"), **FLOW}, talk=({**WORDS, **NO_PICTURE}, "content")
     ),
     "dreamid-omni": Soaked("dit", FLOW, body=SPOKEN, url="/v1/videos/sync"),
 }
