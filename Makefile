@@ -142,9 +142,13 @@ gpu-ranks: venv
 nodes: venv
 	OMNISTAGE_LONG_NODES=1 $(BIN)/python -m pytest tests/e2e/test_nodes.py $(ARGS)
 
-# Keys and values from an engine's blocks to a pipeline's tensors; ARGS="--connector tcp --layout cpu".
+# Keys and values from an engine's blocks to a pipeline's tensors; ARGS="--connector tcp --layout cpu --dtype float32".
 kv-speed: venv
 	PYTHONPATH=tests $(BIN)/python tools/kv_speed.py $(ARGS)
+
+# The same through a server's processes, to the first step of the flow; ARGS="--connector tcp --dtype float32".
+kv-served: venv
+	PYTHONPATH=tests $(BIN)/python tools/kv_served.py $(ARGS)
 
 image-speed: venv
 	$(BIN)/python tools/gpu/image_speed.py $(ARGS)

@@ -1,6 +1,6 @@
 """`make kv-speed`: keys and values from one process's blocks to another's tensors.
 
-Of a model of BAGEL's sizes, in bfloat16: seconds from the step that computed the last token until
+Of a model of BAGEL's sizes: seconds from the step that computed the last token until
 all is there, and the bytes a second as a share of one memcpy of as many into new memory, in turns.
 What arrives first of each length, and is not counted, must have the bits of the blocks.
 On a machine with other work the CPU's seconds, of both processes together, say more.
@@ -34,10 +34,13 @@ from omnistage.stages.vllm.step.request_options import RequestOptions
 ADDRESS, NAME = "ar.dit.rows", "contexts"
 LAYERS, HEADS, HEAD = 28, 4, 128
 LENGTHS = (256, 2048, 8192)
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 LAYOUTS = {"gpu": (side_by_side, 16), "cpu": (transposed, 128)}  # of vLLM 0.32, and blocks
 
 
-def send(folder: Path, connector: str, layout: str, device: torch.device) -> None:
+def send(
+    folder: Path, connector: str, layout: str, dtype: torch.dtype, device: torch.device
+) -> None:
     """Be the engine: each line of the input is a length to send, and whether it is compared.
 
     The output is when it began, then the CPU's seconds by its end, and a hash of what is compared.
@@ -45,7 +48,7 @@ def send(folder: Path, connector: str, layout: str, device: torch.device) -> Non
     write, size = LAYOUTS[layout]
     num_blocks = max(LENGTHS) // size + 2
     shape = num_blocks, HEADS, size, 2 * HEAD
-    caches = list(torch.zeros(LAYERS, *shape, dtype=torch.bfloat16, device=device))
+    caches = list(torch.zeros(LAYERS, *shape, dtype=dtype, device=device))
     cached = CachedKv(Layer(write, size), caches, num_blocks, size, (HEADS, HEAD))
     for cache in caches:
         cache.normal_()
@@ -62,7 +65,7 @@ def send(folder: Path, connector: str, layout: str, device: torch.device) -> Non
             sender.wait(1)
         digest = ""
         if is_compared:
-            sent = torch.empty(LAYERS, 2, num_tokens, HEADS, HEAD, dtype=torch.bfloat16)
+            sent = torch.empty(LAYERS, 2, num_tokens, HEADS, HEAD, dtype=dtype)
             cached.read(torch.tensor(blocks), 0, sent)
             digest = digest_of(sent)
         say(f"{time.process_time()} {digest}")
@@ -107,15 +110,16 @@ def copied(num_bytes: int) -> tuple[float, float]:
     return time.monotonic() - began_at, time.process_time() - before
 
 
-def measure(connector: str, layout: str, device: torch.device, rounds: int) -> Table:
+def measure(connector: str, layout: str, dtype: str, device: torch.device, rounds: int) -> Table:
     """Measure each length so many times; the medians as a table."""
     run = make_run_directory()
     channels = make_connector(connector, run.path, {})
     channels.create(ADDRESS)
     receiver = channels.receiver(ADDRESS, EDGE)
     command = [sys.executable, __file__, "--send", str(run.path)]
-    command += ["--connector", connector, "--layout", layout, "--device", str(device)]
-    table = Table(title=f"{connector}, blocks as on a {layout.upper()}, {device}")
+    command += ["--connector", connector, "--layout", layout, "--dtype", dtype]
+    command += ["--device", str(device)]
+    table = Table(title=f"{connector}, {dtype}, blocks as on a {layout.upper()}, {device}")
     for heading in ("tokens", "MB", "s", "GB/s", "of a memcpy", "CPU s", "of a memcpy's"):
         table.add_column(heading, justify="right")
     with subprocess.Popen(
@@ -126,7 +130,7 @@ def measure(connector: str, layout: str, device: torch.device, rounds: int) -> T
         sender.stdout.readline()
         theirs = 0.0
         for num_tokens in LENGTHS:
-            num_bytes = num_tokens * LAYERS * 2 * HEADS * HEAD * 2
+            num_bytes = num_tokens * LAYERS * 2 * HEADS * HEAD * DTYPES[dtype].itemsize
             times = []
             for number in range(rounds):
                 before = time.process_time()
@@ -157,16 +161,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connector", default="shm", choices=("shm", "tcp"))
     parser.add_argument("--layout", default="gpu", choices=LAYOUTS)
+    parser.add_argument("--dtype", default="bfloat16", choices=DTYPES)
     parser.add_argument("--device", default="cpu", type=torch.device)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--send", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.send is not None:
-        send(given.send, given.connector, given.layout, given.device)
+        send(given.send, given.connector, given.layout, DTYPES[given.dtype], given.device)
         return
     set_large_blocks_apart()  # what arrives and the memcpy go into new memory, at each length
-    Console().print(measure(given.connector, given.layout, given.device, given.rounds))
+    asked = given.connector, given.layout, given.dtype, given.device, given.rounds
+    Console().print(measure(*asked))
 
 
 if __name__ == "__main__":

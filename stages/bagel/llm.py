@@ -199,7 +199,8 @@ class Llm(TextStage):
         to = [edge.target for edge in self._ports.live(request, Payload.KV)]
         prompts = {CONTEXTS: [{"prompt_token_ids": one.ids} for one in read]}
         headers = trace_headers(request, self._ports.name)
-        await send_kv(self._engine, request_id, prompts, to, headers)
+        read_at_s = await send_kv(self._engine, request_id, prompts, to, headers)
+        self._ports.mark(request_id, "read", round(read_at_s * 1e9) or None)
 
     def _open(
         self,

@@ -17,6 +17,7 @@ from support.chaos import ready_again
 from support.image_requests import ask, expected, is_same, pictures_of
 from support.server import TinyServer, check_that_nothing_is_held, running_server
 from support.shared_forwards import pid_of
+from support.snapshots import counted_by_now
 from support.stopping import stopped
 from support.waiting import until
 
@@ -30,6 +31,8 @@ TOKEN_BYTES = 3 * 2 * 32 * 4  # of the tiny model: layers, keys and values, a he
 LONG_PROMPT = "a cat " * 230
 NUM_TOKENS = len(LONG_PROMPT) + 2  # of bytes, and its marks
 ROOM_TOKENS = 2000  # in the memory of the pipeline's stage: there is room for one such prompt
+PREFIX = "an owl, " * 40  # more than a block of 128; no other prompt here begins so
+CACHED = "vllm:prefix_cache_hits_total"  # tokens
 CHANNEL = {"name": "shm", "arena_mb": 1, "credit": 1}  # the keys of the prompt are several chunks
 
 
@@ -133,3 +136,30 @@ async def test_an_image_waits_for_room_until_others_have_given_it_back(
     await asyncio.gather(holding, return_exceptions=True)
     (picture,) = pictures_of(await waiting)
     assert is_same(picture, expected(bare, LONG_PROMPT, 2)[0])
+
+
+async def test_what_the_prefix_cache_has_draws_the_same_image(
+    server: TinyServer, bare: BagelPipeline
+) -> None:
+    """Also as the beginning of a longer prompt, whose rest is computed."""
+    await ready_again(server)
+    before = await asyncio.to_thread(counted_by_now, server, "llm", CACHED)
+    for prompt, is_cached in ((PREFIX, False), (PREFIX, True), (f"{PREFIX}and a fox", True)):
+        (picture,) = pictures_of(await ask(server, prompt, 1))
+        assert is_same(picture, expected(bare, prompt, 1)[0])
+        now = await asyncio.to_thread(counted_by_now, server, "llm", CACHED)
+        assert (now > before) == is_cached
+        before = now
+    assert not is_same(picture, expected(bare, "an owl", 1)[0])
+
+
+async def test_the_timeline_of_an_image_has_when_its_prompt_was_read(server: TinyServer) -> None:
+    await ready_again(server)
+    name = "read"
+    async with httpx.AsyncClient(timeout=120) as client:
+        body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 2}
+        url, headers = f"{server.url}/v1/images/generations", {"x-request-id": name}
+        pictures_of(await client.post(url, json=body, headers=headers))
+        way = (await client.get(f"{server.url}/admin/traces/{name}")).json()["timeline"]
+    at = {one["event"]: one["ms"] for one in way if one["stage"] == "llm"}
+    assert at["received"] <= at["read"] <= at["finished"]

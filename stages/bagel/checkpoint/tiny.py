@@ -2,12 +2,14 @@
 
 import re
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from diffusers import AutoencoderKL
 from safetensors.torch import save_file
 from torch import Tensor
 
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.bagel.checkpoint.weights import VAE, WEIGHTS, BagelModules
 from omnistage.stages.bagel.settings import MARKS, BagelSettings
 from omnistage.stages.checkpoint.files import write_json, write_tokenizer
@@ -43,13 +45,16 @@ CONTEXT_SCALE = 2.0  # a word follows what is before it, and not its last word a
 SIDES = {"max_latent_size": 8, "vit_max_num_patch_per_side": 8}  # images of 128 and of 112 pixels
 
 
-def write_tiny_bagel(folder: Path, seed: int = 0) -> None:
-    """Write the checkpoint of this seed into a folder."""
+def write_tiny_bagel(folder: Path, seed: int = 0, more: JsonMap = MappingProxyType({})) -> None:
+    """Write the checkpoint of this seed into a folder.
+
+    `more`: what its language model has other than `TEXT`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
     write_tokenizer(folder, tokenizer)
     tokenizer.tokenizer.model.save(str(folder))  # vocab.json and merges.txt
-    text = {**TEXT, "vocab_size": tokenizer.padded_size}
+    text = {**TEXT, "vocab_size": tokenizer.padded_size, **more}
     write_json(folder / "llm_config.json", text)
     write_json(folder / "vit_config.json", VISION)
     config = {

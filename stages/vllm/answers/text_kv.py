@@ -16,17 +16,19 @@ async def send_kv(
     texts: Mapping[str, Sequence[JsonMap]],
     to: list[str],
     headers: Headers,
-) -> None:
+) -> float:
     """Prefill all texts of a request at once; keys and values of each leave for the stages `to`.
 
     `texts`: prompts of the engine, by the argument that their keys and values are. What the prefix
-    cache has of them is not computed, and leaves as well. Returns before all has left.
+    cache has of them is not computed, and leaves as well. Returns before all has left:
+    when the last was computed, or 0.0, as `prefill` does.
     """
+    reading = []
     async with asyncio.TaskGroup() as group:
         for name, given in texts.items():
             for number, prompt in enumerate(given):
                 bridge = RequestOptions(request_id, to=to, kv=KeysAndValues(name, number))
                 own_id = f"{request_id}-{name}-{number}"
-                group.create_task(
-                    prefill(engine, own_id, prompt, bridge, headers, reads_cache=True)
-                )
+                one = prefill(engine, own_id, prompt, bridge, headers, reads_cache=True)
+                reading.append(group.create_task(one))
+    return max(task.result() for task in reading)

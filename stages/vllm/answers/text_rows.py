@@ -42,10 +42,12 @@ async def prefill(
     headers: Headers = None,
     *,
     reads_cache: bool = False,
-) -> None:
+) -> float:
     """Compute every position of a prompt; the token that vLLM samples at its end is dropped.
 
-    `reads_cache`: those that the prefix cache has are not computed.
+    `reads_cache`: those that the prefix cache has are not computed. Returns when the engine had
+    computed the last, in seconds of the machine's monotonic clock; an engine without statistics
+    does not know, and 0.0 is returned.
     """
     params = SamplingParams(
         temperature=0,
@@ -56,5 +58,7 @@ async def prefill(
     )
     params.skip_reading_prefix_cache = not reads_cache  # a row that it had would never leave
     generated = engine.generate(prompt, params, request_id, trace_headers=headers)
-    async for _ in generated:
-        pass
+    read_at_s = 0.0
+    async for output in generated:
+        read_at_s = getattr(output.metrics, "first_token_ts", 0.0)
+    return read_at_s
