@@ -48,6 +48,7 @@ NUM_CLIENTS = 10
 TOKEN_BYTES = 3 * 2 * 32 * 4  # of the tiny BAGEL: layers, keys and values, a head, float32
 ROOM_TOKENS = 80  # in the memory of the pipeline's stage: fewer than the clients' prompts have
 PATIENCE_S = 300.0
+DEADLINES = {"first_chunk_s": PATIENCE_S, "next_chunk_s": PATIENCE_S, "hang_s": PATIENCE_S}
 INTERVAL_S = 0.05  # between two looks at a request's trace
 PROMPTS: list[str | list[str]] = [
     "a cat",
@@ -93,7 +94,7 @@ class Soaked:
 
 WORDS = {**TALK, "ignore_eos": True, "max_tokens": 1000}
 NO_PICTURE = {"logit_bias": {str(make_tokenizer().id(PICTURE)): -100}}
-MANY_IDS = {"prompt": ["a cat"] * 8, "size": "512x512"}
+MANY_IDS = {"prompt": ["a cat"] * 2, "size": "512x512"}
 THINKING = {**TALK, "modalities": ["text", "image"], "size": "64x64"}
 THINKING["extra"] = {"think": True, "max_think_tokens": 1000}
 FAMILIES_SOAKED = {
@@ -128,6 +129,7 @@ def soaked_server(name: str, log: Path) -> Iterator[TinyServer]:
         folder = Path(made)
         resolve_name(writer)(folder / "tiny")
         graph = yaml.safe_load((GRAPHS / f"{name.replace('-', '_')}_tiny.yaml").read_text())
+        graph["deadlines"] = DEADLINES
         graph["stages"]["dit"]["options"] = dict(soaked.options)
         graph["stages"]["dit"]["engine"]["max_megapixels"] = 16  # none of them is ever made
         if soaked.sampling:
@@ -274,12 +276,12 @@ async def run(server: TinyServer, soaked: Soaked, num_cancels: int, console: Con
             for _ in range(NUM_CLIENTS):
                 group.create_task(soak.run_client())
         took_s = time.monotonic() - began_at
+        console.print(json.dumps(dict(soak.done), indent=1), f"{soak.done.total()} hung up,")
         await asyncio.to_thread(check_that_nothing_is_held, server)
         for index in range(len(soak.prompts)):
             await soak.check(index)
     assert server.generations() == generations
     assert files_of(server) == files
-    console.print(json.dumps(dict(soak.done), indent=1), f"{sum(soak.done.values())} hung up,")
     console.print(f"{soak.num_answered} were answered before they could;")
     console.print(f"{soak.num_finished} equal their solo run; {took_s:.0f} s; nothing is held")
     console.print("descriptors before, after", descriptors, open_files(server))
