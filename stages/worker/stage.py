@@ -256,7 +256,10 @@ class StagePorts:
         if last:  # nothing may follow it
             self.send_marks(request_id)
         self._send(request_id, output, tensors, last)
-        self.send_marks(request_id)
+        if last:
+            self.end_marks(request_id)
+        else:
+            self.send_marks(request_id)
 
     def send_input_tokens(self, request_id: str, num_tokens: int) -> None:
         """Say how many tokens the given text has."""
@@ -271,6 +274,7 @@ class StagePorts:
         """End the request with an error."""
         self.send_marks(request_id)
         self._send(request_id, failed, last=True)
+        self.end_marks(request_id)
 
     def _send(
         self,

@@ -21,7 +21,6 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.replicas import stage_of
 from omnistage.stages.messages.edge import Edge as EdgeMessage
 from omnistage.stages.messages.edge import NothingToSay, Open, Waits
 from omnistage.stages.messages.loading import end_loading
@@ -76,7 +75,6 @@ class StageWorker:
         self._joining: dict[str, Joining] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
         self._stopping = asyncio.Event()
-        self._has_outputs = stage_of(name) in graph.outputs.values()
         self._gpus = visible_gpus()[: len(graph.replicas[name].gpus) or 1]
         ledger = Ledgers(Path(self._ports.ledger), self._ports.num_lanes)
         ledger.clear()  # the generation before us may have died with full hands
@@ -253,7 +251,7 @@ class StageWorker:
         """Runs for every task: one that is cancelled at once never runs itself."""
         del self._work.tasks[request_id]
         self._joining.pop(request_id, None)
-        if self._ports.end_marks(request_id) and not self._has_outputs:
+        if self._ports.end_marks(request_id):
             self._outputs.forget(request_id)  # no last output closes it
         if task.cancelled():
             self._wiring.forget(request_id)
@@ -290,8 +288,8 @@ class StageWorker:
             self._reports.served_s.observe(time.monotonic() - began_at)
 
     def _tell_finished(self, request_id: str) -> None:
-        """Reports a request's end in a stage without outputs; else the last output does."""
-        if not self._has_outputs:
+        """Reports the end of a request that gets no output here; elsewhere the last one does."""
+        if request_id in self._ports.marked:
             self._ports.mark(request_id, "finished")
             self._ports.send_marks(request_id)
 

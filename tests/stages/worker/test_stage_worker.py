@@ -213,8 +213,9 @@ async def test_stamps_leave_beside_the_next_output_and_before_the_last(gateway: 
     assert gateway.stamps("c") == [(0, ["received"])]
 
 
-@pytest.mark.parametrize(("stage_class", "graph"), [("StageWithoutOutputs", BEFORE_ANOTHER)])
-async def test_a_stage_without_outputs_sends_its_stamps_itself(gateway: Gateway) -> None:
+@pytest.mark.parametrize("stage_class", ["StageWithoutOutputs"])
+@pytest.mark.parametrize("graph", [BEFORE_ANOTHER, ALONE], ids=["of none", "of others"])
+async def test_a_stage_without_an_output_sends_its_stamps_itself(gateway: Gateway) -> None:
     gateway.send("a", "words")
     await until(lambda: is_idle(gateway, 1))
     assert gateway.stamps("a") == [(0, ["received", "heard"]), (1, ["finished"])]
