@@ -8,7 +8,7 @@ block of vLLM's cache is a hit: what leaves is the same.
 import argparse
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,6 +51,7 @@ def served(dtype: str, connector: str, log: Path) -> Iterator[TinyServer]:
             "kv_cache_memory_bytes": 2 * MAX_LEN * LAYERS * 2 * HEADS * HEAD * BYTES[dtype],
         }
         graph["stages"]["dit"]["engine"]["dtype"] = dtype
+        graph["stages"]["dit"]["environment"] = {"OMP_NUM_THREADS": 1}  # as the other's
         graph["edges"][0]["connector"] = connector
         (folder / "graph.yaml").write_text(yaml.safe_dump(graph))
         with running_server(
@@ -71,12 +72,12 @@ def drawn(server: TinyServer, num_tokens: int, name: str) -> dict[tuple[str, str
     return {(one["stage"], one["event"]): one["ms"] for one in way}
 
 
-def measure(server: TinyServer, dtype: str, connector: str, rounds: int) -> Table:
+def measure(server: TinyServer, lengths: Sequence[int], dtype: str, rounds: int) -> Table:
     """Measure each length so many times; the medians as a table."""
-    table = Table(title=f"{connector}, {dtype}: seconds from the last token")
+    table = Table(title=f"{dtype}: seconds from the last token")
     for heading in ("tokens", "MB", "all there", "first step taken", "a step itself"):
         table.add_column(heading, justify="right")
-    for num_tokens in LENGTHS:
+    for num_tokens in lengths:
         drawn(server, num_tokens, f"{num_tokens}-cold")
         times = []
         for number in range(rounds):
@@ -96,12 +97,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connector", default="shm", choices=("shm", "tcp"))
     parser.add_argument("--dtype", default="bfloat16", choices=BYTES)
+    parser.add_argument("--tokens", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--log", type=Path, default=Path(".cache/kv-served.log"))
     given = parser.parse_args()
     given.log.parent.mkdir(parents=True, exist_ok=True)
     with served(given.dtype, given.connector, given.log) as server:
-        Console().print(measure(server, given.dtype, given.connector, given.rounds))
+        Console().print(measure(server, given.tokens, given.dtype, given.rounds))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import hashlib
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -110,7 +111,14 @@ def copied(num_bytes: int) -> tuple[float, float]:
     return time.monotonic() - began_at, time.process_time() - before
 
 
-def measure(connector: str, layout: str, dtype: str, device: torch.device, rounds: int) -> Table:
+def measure(
+    lengths: Sequence[int],
+    connector: str,
+    layout: str,
+    dtype: str,
+    device: torch.device,
+    rounds: int,
+) -> Table:
     """Measure each length so many times; the medians as a table."""
     run = make_run_directory()
     channels = make_connector(connector, run.path, {})
@@ -129,7 +137,7 @@ def measure(connector: str, layout: str, dtype: str, device: torch.device, round
         assert sender.stdout is not None
         sender.stdout.readline()
         theirs = 0.0
-        for num_tokens in LENGTHS:
+        for num_tokens in lengths:
             num_bytes = num_tokens * LAYERS * 2 * HEADS * HEAD * DTYPES[dtype].itemsize
             times = []
             for number in range(rounds):
@@ -163,6 +171,7 @@ def main() -> None:
     parser.add_argument("--layout", default="gpu", choices=LAYOUTS)
     parser.add_argument("--dtype", default="bfloat16", choices=DTYPES)
     parser.add_argument("--device", default="cpu", type=torch.device)
+    parser.add_argument("--tokens", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--send", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -172,7 +181,7 @@ def main() -> None:
         return
     set_large_blocks_apart()  # what arrives and the memcpy go into new memory, at each length
     asked = given.connector, given.layout, given.dtype, given.device, given.rounds
-    Console().print(measure(*asked))
+    Console().print(measure(given.tokens, *asked))
 
 
 if __name__ == "__main__":
