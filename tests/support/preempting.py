@@ -13,10 +13,12 @@ def num_preempted(stage: Any) -> float:
     return float(sum(counts))
 
 
-def num_unfinished(stage: Any) -> int:
-    """Return how many requests the engine has, or will have when it goes on."""
-    num: int = stage._engine.output_processor.get_num_unfinished_requests()
-    return num
+def num_unfinished(stage: Any, name: str = "") -> int:
+    """Return how many requests whose names begin so the engine has, or will have when it goes on.
+
+    Others may end while it is stopped: what it has made before is still read.
+    """
+    return sum(one.startswith(name) for one in stage._engine.output_processor.request_states)
 
 
 def stopped_engine(stage: Any) -> AbstractContextManager[None]:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +67,19 @@ class Harness:
         """The ids of a request's image, without its end and what is made of that."""
         return list(self.stage.made[f"{name}-prompt_embeds-0"][:-2])
 
-    async def arguments(self, name: str, drawing: Drawing) -> Mapping[str, torch.Tensor]:
+    async def arguments(
+        self, name: str, drawing: Drawing, seed: int | None = None
+    ) -> Mapping[str, torch.Tensor]:
         """Serve one request; what its pipeline would be given."""
         width, height = drawing.size
         fields = {"prompt": drawing.prompt, "height": height, "width": width}
-        await self.serve(name, fields | dict(drawing.arguments))
+        await self.serve(name, fields | dict(drawing.arguments), seed)
         coming = self._coming[name]
         await until(lambda: coming.is_complete)
         return coming.arguments(CPU, torch.float32)
 
-    async def serve(self, name: str, fields: Mapping[str, Any]) -> None:
-        request = Request(Draw(dict(fields), []), ["image"], ["image_ids", "dit"])
+    async def serve(self, name: str, fields: Mapping[str, Any], seed: int | None = None) -> None:
+        request = Request(Draw(dict(fields), []), ["image"], ["image_ids", "dit"], seed=seed)
         await self.stage.serve(Opened(name, request))
 
     def _read(self) -> None:
@@ -101,10 +104,8 @@ def published(tiny_mammothmoda2: Path) -> Recorded:
     return recorded(tiny_mammothmoda2)
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def small(
-    tiny_mammothmoda2: Path, tmp_path_factory: pytest.TempPathFactory, cpu_engine: None
-) -> AsyncIterator[Harness]:
+@asynccontextmanager
+async def crowded(model: Path, folder: Path, **engine: Any) -> AsyncIterator[Harness]:
     """A stage with a seat for each, and a cache that holds a few of them."""
     options = {
         **load_graph(GRAPHS / "mammothmoda2_tiny.yaml").stages["image_ids"].engine,
@@ -113,9 +114,9 @@ async def small(
         "block_size": BLOCK,
         "kv_cache_memory_bytes": NUM_BLOCKS * BLOCK * TOKEN_BYTES,
         "disable_log_stats": False,
+        **engine,
     }
-    folder = tmp_path_factory.mktemp("small")
-    async with feeding_stage(KeptIds, "image_ids", tiny_mammothmoda2, folder, options, "rows") as (
+    async with feeding_stage(KeptIds, "image_ids", model, folder, options, "rows") as (
         stage,
         *ends,
     ):
@@ -124,16 +125,27 @@ async def small(
         harness.close()
 
 
-async def made_at_once(small: Harness, name: str) -> list[Mapping[str, torch.Tensor]]:
-    """Return what is given for all images, which the engine begins with at the same time."""
-    before = num_unfinished(small.stage)
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def small(
+    tiny_mammothmoda2: Path, tmp_path_factory: pytest.TempPathFactory, cpu_engine: None
+) -> AsyncIterator[Harness]:
+    async with crowded(tiny_mammothmoda2, tmp_path_factory.mktemp("small")) as harness:
+        yield harness
+
+
+async def made_at_once(
+    small: Harness, name: str, asked: Sequence[tuple[Drawing, int | None]]
+) -> list[Mapping[str, torch.Tensor]]:
+    """Return what is given for images by their seeds, begun by the engine at the same time."""
     with stopped_engine(small.stage):
-        asked = [
-            asyncio.create_task(small.arguments(f"{name}-{n}", one))
-            for n, one in enumerate(TOGETHER)
+        tasks = [
+            asyncio.create_task(small.arguments(f"{name}-{n}", *one)) for n, one in enumerate(asked)
         ]
-        await until(lambda: num_unfinished(small.stage) == before + 2 * len(TOGETHER))
-    return await asyncio.gather(*asked)
+        await until(lambda: num_unfinished(small.stage, f"{name}-") == 2 * len(asked))
+    return await asyncio.gather(*tasks)
+
+
+UNSEEDED = [(one, None) for one in TOGETHER]
 
 
 async def test_preempted_pairs_and_singles_make_the_published_ids_and_the_same_states(
@@ -142,7 +154,7 @@ async def test_preempted_pairs_and_singles_make_the_published_ids_and_the_same_s
     before = num_preempted(small.stage)
     alone = {one.prompt: await small.arguments(one.prompt, one) for one in TOGETHER[:3]}
     assert num_preempted(small.stage) == before
-    together = await made_at_once(small, "one")
+    together = await made_at_once(small, "one", UNSEEDED)
     assert num_preempted(small.stage) > before
     for number, (arguments, drawing) in enumerate(zip(together, TOGETHER, strict=True)):
         assert small.ids(f"one-{number}") == published.of(drawing.prompt, "ids").tolist()
@@ -155,8 +167,8 @@ async def test_a_pair_that_is_cancelled_among_preempted_ones_changes_no_other(
 ) -> None:
     before = num_preempted(small.stage)
     gone = asyncio.create_task(small.serve("gone", ENDLESS))
-    await until(lambda: num_unfinished(small.stage) >= NUM_ENDLESS)
-    others = asyncio.create_task(made_at_once(small, "other"))
+    await until(lambda: num_unfinished(small.stage, "gone-") >= NUM_ENDLESS)
+    others = asyncio.create_task(made_at_once(small, "other", UNSEEDED))
     await until(lambda: num_preempted(small.stage) > before)
     assert gone.cancel()
     await asyncio.wait({gone})
@@ -164,3 +176,22 @@ async def test_a_pair_that_is_cancelled_among_preempted_ones_changes_no_other(
     await others
     for number, drawing in enumerate(TOGETHER):
         assert small.ids(f"other-{number}") == published.of(drawing.prompt, "ids").tolist()
+
+
+async def test_sampled_ids_repeat_with_their_seed_only_also_of_preempted_pairs(
+    tiny_mammothmoda2: Path, tmp_path_factory: pytest.TempPathFactory, cpu_engine: None
+) -> None:
+    sampled = {"override_generation_config": {"temperature": 1.0}}
+    folder = tmp_path_factory.mktemp("sampled")
+    async with crowded(tiny_mammothmoda2, folder, **sampled) as harness:
+        alone = []
+        for seed in (1, 2):
+            await harness.arguments(f"alone-{seed}", LARGE, seed)
+            alone.append(harness.ids(f"alone-{seed}"))
+        assert num_preempted(harness.stage) == 0
+        seeds = [1, 2, *[None] * (len(TOGETHER) - 2)]
+        await made_at_once(harness, "one", [(LARGE, seed) for seed in seeds])
+        assert num_preempted(harness.stage) > 0
+        made = [harness.ids(f"one-{number}") for number in range(len(seeds))]
+    assert made[:2] == alone
+    assert len(set(map(tuple, made))) == len(made)
