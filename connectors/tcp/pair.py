@@ -17,13 +17,14 @@ logger = logging.getLogger(__name__)
 
 NEAR, FAR = "near", "far"
 LOOPBACK = "127.0.0.1"
+PATIENCE_S = 5.0  # a busy machine lets a link wait for seconds; a link that ends is seen at once
 
 
 class Pair:
     """The links of a run directory: the near one reads what is sent, the far one delivers it."""
 
     def __init__(self, directory: Path) -> None:
-        settings = LinkSettings(secret=new_secret(), host=LOOPBACK)
+        settings = LinkSettings(secret=new_secret(), host=LOOPBACK, patience_s=PATIENCE_S)
         self._rings = ShmConnector(directory)
         self.near = NodeLink(NEAR, directory, settings)
         self.far = NodeLink(FAR, directory, settings)
