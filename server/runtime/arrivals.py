@@ -19,6 +19,7 @@ from omnistage.stages.messages.to_gateway import (
     Marks,
     OfRequest,
     Queued,
+    Step,
     output_name,
 )
 
@@ -44,6 +45,10 @@ class Intake:
         elif isinstance(message, Queued):
             link.grant(chunk.request_id)
             flight.postpone(loop_time(), self._graph.deadlines)
+        elif isinstance(message, Step) and link.stage != self._graph.outputs.get(message.output):
+            # A stage before it gets on: nothing of the output itself has come.
+            flight.postpone(loop_time(), self._graph.deadlines)
+            flight.queue.put_nowait((link, chunk))
         else:
             flight.has_heard = True
             if chunk.last:

@@ -86,7 +86,7 @@ class AudioOutput:
 
 @dataclass(frozen=True, slots=True)
 class ImageOutput:
-    """One image or frame, a preview of one, or the number of a step that was taken.
+    """One image or frame, a preview of one, or the number of a step that a `stage` has taken.
 
     `text_tokens` counts the request's words; `fps` is the rate that a frame was made for, in frames
     per second, 0 if none is known; `token_side` the pixels of the side of an image token; `last` is
@@ -101,6 +101,7 @@ class ImageOutput:
     is_preview: bool = False
     step: int = 0
     num_steps: int = 0  # 0 if the pipeline does not say it
+    stage: str = ""  # of a step: the one that makes the image, or one before it
     text_tokens: int = 0
     fps: float = 0
     token_side: int = to_gateway.TOKEN_SIDE
@@ -157,7 +158,9 @@ def output_of(
     if isinstance(message, to_gateway.Tokenized):
         return TokensOutput(message.token_ids, message.token_strs, message.text, last)
     if isinstance(message, to_gateway.Step):
-        return ImageOutput(step=message.step, num_steps=message.num_steps, last=last)
+        return ImageOutput(
+            step=message.step, num_steps=message.num_steps, stage=link.stage, last=last
+        )
     if isinstance(message, to_gateway.ImagePixels):
         return image_of(message, tensors["pixels"], last)
     return audio_of(sample_format_of(link, tensors.get("pcm")), message, tensors, last)

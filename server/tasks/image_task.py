@@ -83,7 +83,7 @@ async def answer_images(
         async for output in outputs:
             assert isinstance(output, ImageOutput)
             if not output.pixels:
-                yield Progress(output.step, output.num_steps)
+                yield Progress(output.step, output.num_steps, output.stage)
             elif output.is_preview:
                 yield Preview(picture_of(output), num_previews)
                 num_previews += 1

@@ -44,10 +44,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step of a picture or video was taken; `num_steps` is 0 if the pipeline does not say it."""
+    """A step of a picture or video was taken; `num_steps` is 0 if the pipeline does not say it.
+
+    `stage`: the one that took it; one that makes image ids tells of its own, before all others.
+    """
 
     step: int
     num_steps: int
+    stage: str
 
 
 @dataclass(frozen=True, slots=True)

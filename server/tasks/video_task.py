@@ -77,7 +77,7 @@ class RunningVideo:
                 elif isinstance(one, ImageOutput) and one.pixels:
                     frames.append(one)
                 elif isinstance(one, ImageOutput):
-                    yield Progress(one.step, one.num_steps)
+                    yield Progress(one.step, one.num_steps, one.stage)
         fps = self.rate if self.is_rate_given else frames[0].fps or self.rate
         yield MadeVideo(frames, fps, Track.of(sounds))
 

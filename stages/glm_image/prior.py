@@ -1,7 +1,7 @@
 """The stage of image ids: prompts in, the ids that the pipeline draws from out."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.engine.engine import make_engine
-from omnistage.stages.vllm.image_ids import ImageIdsStage
+from omnistage.stages.vllm.image_ids import IdSteps, ImageIdsStage, tell_nobody
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.ports import BridgeConfig
 from omnistage.stages.vllm.step.request_options import late_input_options
@@ -142,10 +142,12 @@ class Prior(ImageIdsStage):
         """The pipeline's ids int64 [prompts, n]."""
         headers = trace_headers(request, self._ports.name)
         lane = lane_of(request_id, self._ports.num_lanes)
+        steps = IdSteps(self._ports, request_id, sum(one.num_made for one in prompts))
 
         async def make(row: int, prompt: PriorPrompt) -> np.ndarray[Any, Any]:
             name, seed = f"{request_id}-{row}", self._seed(request, row)
-            return prior_ids(await self._make(name, prompt, seed, lane, headers), prompt.image)
+            made = await self._make(name, prompt, seed, lane, headers, steps.add)
+            return prior_ids(made, prompt.image)
 
         async with asyncio.TaskGroup() as group:
             making = [group.create_task(make(row, one)) for row, one in enumerate(prompts)]
@@ -158,6 +160,7 @@ class Prior(ImageIdsStage):
         sampling: Mapping[str, Any],
         lane: int,
         headers: Mapping[str, str] | None = None,
+        tell: Callable[[int], None] = tell_nobody,
     ) -> Sequence[int]:
         """The ids of the prompt's image, once the last of them is there."""
         places, made_places = prompt.positions
@@ -177,5 +180,6 @@ class Prior(ImageIdsStage):
             bridge.extra_args(),
             lane,
             headers,
+            tell,
         )
         return prompt.image_ids(made)

@@ -1,7 +1,7 @@
 """The stage of image ids: texts in, the states that the denoiser draws from out."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.engine.engine import make_engine
-from omnistage.stages.vllm.image_ids import SAMPLED, ImageIdsStage
+from omnistage.stages.vllm.image_ids import SAMPLED, IdSteps, ImageIdsStage, tell_nobody
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.step.request_options import ExportedRows, late_input_options
@@ -107,11 +107,13 @@ class ImageIds(ImageIdsStage):
         to = [edge.target for edge in edges]
         headers = trace_headers(request, self._ports.name)
         lane = lane_of(request_id, self._ports.num_lanes)
+        steps = IdSteps(self._ports, request_id, sum(one.num_made for one in texts[PROMPT]))
         async with asyncio.TaskGroup() as group:
             for name, number, prompt in numbered(texts):
                 options = self._options(request_id, prompt, to, Rows(name, number))
                 own, seed = f"{request_id}-{name}-{number}", self._seed(request, number)
-                group.create_task(self._run(own, prompt, seed, options, lane, headers))
+                tell = steps.add if name == PROMPT else tell_nobody
+                group.create_task(self._run(own, prompt, seed, options, lane, headers, tell))
 
     def _texts(self, fields: Json) -> dict[str, list[IdsPrompt]]:
         """Return what is read for a request, by arguments of the pipeline."""
@@ -156,6 +158,7 @@ class ImageIds(ImageIdsStage):
         options: dict[str, object] | None = None,
         lane: int = 0,
         headers: Mapping[str, str] | None = None,
+        tell: Callable[[int], None] = tell_nobody,
     ) -> None:
         """Read a prompt and make its ids; what leaves leaves from the engine."""
         await self._generated(
@@ -166,6 +169,7 @@ class ImageIds(ImageIdsStage):
             options or self._options(request_id, prompt, [], None),
             lane,
             headers,
+            tell,
         )
 
 

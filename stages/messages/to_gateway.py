@@ -192,7 +192,7 @@ class ImagePixels(Message, frozen=True):
 
 
 class Step(Message, frozen=True):
-    """A denoising step was taken; `num_steps` is 0 if the pipeline does not tell it."""
+    """A step was taken of denoising, or of a stage before it; `num_steps` is 0 if it is unknown."""
 
     output: PipelineOutput
     step: int

@@ -2,13 +2,13 @@
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vllm.platforms import current_platform
 
 from omnistage.stage_configs.rules.own_arguments import Owned, with_own
-from omnistage.stages.messages.to_gateway import Ready
+from omnistage.stages.messages.to_gateway import Ready, Step
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vllm.answers.seeds import derived_seed
 from omnistage.stages.vllm.answers.truncation import take_over
@@ -20,6 +20,28 @@ from omnistage.stages.vllm.step.step_schema import ColumnLayout, StepSchema
 from omnistage.stages.worker.stage import StagePorts
 
 SAMPLED = ("temperature", "top_p", "top_k", "repetition_penalty")
+STREAM_INTERVAL = 32  # ids of a prompt between two signs of life
+
+
+class IdSteps:
+    """Tells the gateway how many ids of a request are made, as far as its client reads."""
+
+    def __init__(self, ports: StagePorts, request_id: str, num_ids: int) -> None:
+        self._ports = ports
+        self._request_id = request_id
+        self._num_ids = num_ids
+        self._num_made = 0
+
+    def add(self, num_made: int) -> None:
+        """So many more are made. One credit is left for the stamps of the request."""
+        self._num_made += num_made
+        if self._ports.outputs.credit(self._request_id) > 1:
+            step = Step("image", self._num_made, self._num_ids)
+            self._ports.send_output(self._request_id, step)
+
+
+def tell_nobody(num_made: int) -> None:
+    """Ids of a warm-up were made."""
 
 
 class ImageIdsStage(EngineStage):
@@ -39,6 +61,7 @@ class ImageIdsStage(EngineStage):
         """Return the engine's arguments, with the stage's own; raises ValueError for those."""
         return {
             "skip_tokenizer_init": True,
+            "stream_interval": STREAM_INTERVAL,
             "dtype": "bfloat16" if current_platform.is_cuda_alike() else "float32",
             **with_own(self._ports.engine, own),
         }
@@ -84,14 +107,18 @@ class ImageIdsStage(EngineStage):
         extra_args: dict[str, Any],
         lane: int,
         headers: Mapping[str, str] | None,
+        tell: Callable[[int], None],
     ) -> list[int]:
-        """Return all ids that follow on a prompt's, once the last of them is there."""
+        """Return all ids that follow on a prompt's, once the last of them is there.
+
+        `tell` is called as they are made, with how many more there are.
+        """
         params = SamplingParams(
             **{**self._sampling, **sampling},
             max_tokens=num_made,
             ignore_eos=True,
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.DELTA,
             extra_args=extra_args,
         )
         take_over(params)
@@ -104,5 +131,7 @@ class ImageIdsStage(EngineStage):
         )
         made: list[int] = []
         async for output in generated:
-            made = list(output.outputs[0].token_ids)
+            ids_now = output.outputs[0].token_ids
+            made += ids_now
+            tell(len(ids_now))
         return made

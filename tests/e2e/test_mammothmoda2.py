@@ -173,8 +173,8 @@ async def test_requests_with_texts_of_several_lengths_share_forwards(server: Tin
     assert made.num_forwards < alone
 
 
-async def test_only_steps_of_the_image_are_progress(server: TinyServer) -> None:
-    await check_every_step_is_reported(server)
+async def test_ids_and_then_steps_are_progress_told_apart(server: TinyServer) -> None:
+    await check_every_step_is_reported(server, before="image_ids")
 
 
 @pytest.mark.parametrize(

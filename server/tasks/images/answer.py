@@ -38,7 +38,8 @@ class ImageAnswer:
             async for output in outputs:
                 if not output.pixels:
                     if self.asked.stream_progress:
-                        yield self._event("progress", step=output.step, steps=output.num_steps)
+                        taken = {"step": output.step, "steps": output.num_steps}
+                        yield self._event("progress", **taken, stage=output.stage)
                     continue
                 file = await self.encode(output)
                 head = {"b64_json": file, "created_at": created_at, **self._head(output)}

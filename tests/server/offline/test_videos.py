@@ -80,7 +80,7 @@ def test_a_video_is_what_the_server_makes(camera: Omni, tmp_path: Path) -> None:
 
 def test_a_video_streams_its_steps(camera: Omni) -> None:
     *steps, last = camera.stream_video("a cat", **SMALL)
-    assert steps == [Progress(step, STEPS) for step in range(1, STEPS + 1)]
+    assert steps == [Progress(step, STEPS, "restyler") for step in range(1, STEPS + 1)]
     assert isinstance(last, Answer)
     assert last.video is not None
 

@@ -14,17 +14,24 @@ import httpx
 import pytest
 from support.chats import TEXT, URL, request_of, settle, spoken
 from support.fake_stages import FakeGraph
-from support.gateway import OMNI, RunningGateway, SharedConnector, outputs_of, running_gateway
+from support.gateway import (
+    MIXED,
+    OMNI,
+    RunningGateway,
+    SharedConnector,
+    outputs_of,
+    running_gateway,
+)
 from support.hanging_up import hang_up
 from support.waiting import until, wait_until
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.common.trace import GATEWAY, RECEIVED
 from omnistage.server.runtime.flight import Flight
-from omnistage.server.runtime.request import TextOutput
+from omnistage.server.runtime.request import ImageOutput, TextOutput
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.messages.to_gateway import Queued
+from omnistage.stages.messages.to_gateway import Queued, Step
 
 NUM_AT_ONCE = 8
 
@@ -227,6 +234,35 @@ async def test_who_waits_for_others_in_a_stage_has_its_whole_time_afterwards(
         assert flight.may_go_again  # nothing of it has come
         assert stage.outputs.credit(request.id) == credit
     await outputs.aclose()
+
+
+async def test_steps_of_a_stage_before_an_output_put_it_off_and_do_not_begin_it(
+    tmp_path: Path,
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    async with Runtime(
+        StageGraph.model_validate(MIXED), tmp_path, stages.launch, shared
+    ) as runtime:
+        await runtime.fleet.loaded()
+        request = request_of("hang", "text", "image")
+        with runtime.flights.admit(request.outputs) as ticket:
+            outputs = ticket.run(request)
+            await until(lambda: request.id in stages.stages["thinker"].tasks)
+            (flight,) = ticket.flights
+            thinker = stages.stages["thinker"]
+            credit = thinker.outputs.credit(request.id)
+            for step in (1, 2):
+                due_at = flight.deadlines["image"]
+                thinker.outputs.send(Chunk(request.id, Step("image", step, 2)))
+                told = await anext(outputs)
+                assert isinstance(told, ImageOutput)
+                assert (told.stage, told.step, told.num_steps) == ("thinker", step, 2)
+                assert flight.deadlines["image"] > due_at
+            assert flight.may_go_again  # nothing of the image has come
+            assert not flight.first_at
+            await until(lambda: thinker.outputs.credit(request.id) == credit)
+        await outputs.aclose()
 
 
 async def test_many_cancels_leak_no_credit(running: tuple[Runtime, FakeGraph]) -> None:

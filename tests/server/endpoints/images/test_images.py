@@ -96,8 +96,8 @@ def test_steps_are_told_to_those_who_ask(
     body: dict[str, Any] = {"prompt": "cat", "size": SMALL, "stream_progress": True}
     events = events_of(images_client, body)
     progress = [event for name, event in events if name == "image_generation.progress"]
-    assert [(one["step"], one["steps"]) for one in progress] == [
-        (step, STEPS) for step in range(1, STEPS + 1)
+    assert [(one["stage"], one["step"], one["steps"]) for one in progress] == [
+        ("dit", step, STEPS) for step in range(1, STEPS + 1)
     ]
     stream = images_openai.images.generate(
         prompt="cat", stream=True, size=FULL, extra_body={"stream_progress": True}
