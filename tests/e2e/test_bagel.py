@@ -219,6 +219,7 @@ async def test_steps_are_reported_without_a_callback(server: TinyServer) -> None
         ({"extra": {"think": True, "max_think_tokens": 4000}}, "prompt"),
         ({"extra": {"prefix_tokens": 3}}, "extra.prefix_tokens"),
         ({"prompt": "a cat " * 400}, "prompt"),
+        ({"n": 11}, "n"),
         ({"control_image": {"image_url": "data:image/png;base64,"}}, "control_image"),
     ],
     ids=str,

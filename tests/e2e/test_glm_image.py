@@ -157,11 +157,11 @@ async def test_ids_and_then_steps_are_progress_told_apart(server: TinyServer) ->
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({"size": "100x64"}, "size"), ({"prompt": "a<sop>2 2<eop>"}, "prompt")],
-    ids=["size", "size tag"],
+    [({"size": "100x64"}, "size"), ({"prompt": "a<sop>2 2<eop>"}, "prompt"), ({"n": 11}, "n")],
+    ids=["size", "size tag", "too many"],
 )
 async def test_what_cannot_be_made_is_refused(
-    fields: dict[str, str], param: str, server: TinyServer
+    fields: dict[str, Any], param: str, server: TinyServer
 ) -> None:
     answer = await ask(server, fields.pop("prompt", "a cat"), 1, **fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

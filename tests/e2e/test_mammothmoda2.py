@@ -186,11 +186,12 @@ async def test_ids_and_then_steps_are_progress_told_apart(server: TinyServer) ->
         ({"negative_prompt": "<|im_end|>"}, "negative_prompt", "has '<|im_end|>', which only"),
         ({"prompt": "x" * 2000}, "prompt", "together at most 2048"),
         ({"negative_prompt": "x" * 2000}, "negative_prompt", "together at most 2048"),
+        ({"n": 11}, "n", "less than or equal to 10"),
     ],
-    ids=["width", "height", "mark", "mark in a negative", "long", "long negative"],
+    ids=["width", "height", "mark", "mark in a negative", "long", "long negative", "too many"],
 )
 async def test_what_cannot_be_made_is_refused(
-    fields: dict[str, str], param: str, message: str, server: TinyServer
+    fields: dict[str, Any], param: str, message: str, server: TinyServer
 ) -> None:
     answer = await ask(server, fields.pop("prompt", "a cat"), 1, **fields)
     error = answer.json()["error"]
