@@ -54,6 +54,16 @@ CHANGED_BLOCKS = "it changes the layers of a block and puts collectives into it"
 Problem = tuple[str, tuple[str, ...]]  # what is wrong, and the key below the stage
 
 
+def waiting_environment(engine: JsonMap) -> dict[str, str]:
+    """Return how several ranks on a CPU wait for vLLM: by its extension; nothing for one rank.
+
+    Otherwise they call `sched_yield` in a loop. Where ranks are as many as cores, Linux 6.18 then
+    lets other processes, and its own workers, wait for minutes.
+    """
+    has_ranks = any((engine.get(name) or 1) > 1 for name in PARALLEL_SIZES)
+    return {"VLLM_USE_SPINLOOP_EXT": "1"} if has_ranks else {}
+
+
 def num_lanes(engine: JsonMap) -> int:
     """Engines that share a stage's work, each with channels of its own: by the engine's sizes."""
     return int(engine.get("data_parallel_size") or 1)

@@ -20,8 +20,7 @@ NICENESS = 10
 def give_way() -> None:
     """Let others have the cores first, for as long as this thread lives.
 
-    vLLM's ranks wait for orders in a loop of `sched_yield`. Where ranks are as many as cores, Linux
-    6.18 then let other processes wait for minutes.
+    vLLM's ranks spin while they wait for orders, also on the core of the engine that gives them.
     """
     os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
 

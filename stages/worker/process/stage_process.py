@@ -8,8 +8,9 @@ from pathlib import Path
 
 from omnistage.connectors.segments import ENDING, PLACE, remove_segments
 from omnistage.stage_configs.declared.stage import StageSpec
-from omnistage.stage_configs.gpus import gpu_environment
+from omnistage.stage_configs.gpus import gpu_environment, used_gpus
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.rules.parallel import waiting_environment
 from omnistage.stages.messages.loading import begin_loading
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
 from omnistage.stages.worker.process.compiles import begin_counting
@@ -39,7 +40,8 @@ def stage_environment(spec: StageSpec, gpus: Sequence[int]) -> dict[str, str]:
     """
     triton = os.environ.get("TRITON_CACHE_DIR") or str(Path.home() / ".triton" / "cache")
     own = {key: str(value) for key, value in spec.environment.items()}
-    return {"TRITON_CACHE_DIR": triton, **gpu_environment(gpus), **own}
+    waiting = {} if used_gpus(tuple(gpus)) else waiting_environment(spec.engine)
+    return {"TRITON_CACHE_DIR": triton, **gpu_environment(gpus), **waiting, **own}
 
 
 async def _run(graph: StageGraph, name: str, directory: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.declared.stage import StageSpec
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
+from omnistage.stage_configs.rules.parallel import PARALLEL_SIZES
 from omnistage.stages.messages.body import Chat, GivenText
 from omnistage.stages.messages.families import page
 from omnistage.stages.messages.start_failure import read_start_failure
@@ -49,6 +52,7 @@ from omnistage.stages.worker.process.stage_process import stage_environment
 from omnistage.stages.worker.stage_worker import StageWorker
 
 COMMAND_S = 60.0
+SPINS = "VLLM_USE_SPINLOOP_EXT"
 TESTS = Path(__file__).parents[2]
 RUN = """
 import sys
@@ -520,6 +524,23 @@ def test_kernels_of_a_first_start_are_found_by_the_second(
         {"name": "one", "kind": "vllm.text", "environment": {"TRITON_CACHE_DIR": "/mine"}}
     )
     assert stage_environment(own, ())["TRITON_CACHE_DIR"] == "/mine"
+
+
+@pytest.mark.parametrize("name", PARALLEL_SIZES)
+def test_only_ranks_on_a_cpu_wait_by_vllms_extension(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In loops of `sched_yield` they would hold up the whole machine."""
+    monkeypatch.setattr("omnistage.stage_configs.gpus.visible_gpus", list)
+
+    def waits(size: int | None, own: JsonMap = MappingProxyType({})) -> str | None:
+        spec = {"name": "one", "kind": "vllm.text", "engine": {name: size}, "environment": own}
+        return stage_environment(StageSpec.model_validate(spec), ()).get(SPINS)
+
+    assert [waits(size) for size in (None, 1, 2)] == [None, None, "1"]
+    assert waits(2, {SPINS: "0"}) == "0"
+    monkeypatch.setattr("omnistage.stage_configs.gpus.visible_gpus", lambda: ["0"])
+    assert waits(2) is None
 
 
 @pytest.mark.parametrize("while_idle", [False, True])
