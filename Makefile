@@ -46,7 +46,9 @@ fuzz: venv
 	OMNISTAGE_LONG_FUZZ=1 $(BIN)/python -m pytest tests/server/http/test_openapi.py \
 	  tests/server/endpoints/test_fuzz.py tests/server/endpoints/realtime/test_realtime_fuzz.py tests/e2e/test_fuzz.py $(ARGS)
 
-# Every way to share an engine's work among processes, against one process, each with a kill.
+# Every way to share an engine's work among processes, against one process, each with a kill. Ranks of engines in the tests'
+# own process wait as those of stages do.
+parallel: export VLLM_USE_SPINLOOP_EXT := 1
 parallel: venv
 	OMNISTAGE_PARALLEL=1 $(BIN)/python -m pytest --log-cli-level INFO tests/e2e/test_parallel.py $(ARGS)
 	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_tts.py -k equal_the_package
