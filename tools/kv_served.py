@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import yaml
+from kv_speed import DTYPES, HEAD, HEADS, LAYERS, LENGTHS, token_bytes
 from rich.console import Console
 from rich.table import Table
 from support.server import TinyServer, running_server
@@ -21,8 +22,6 @@ from support.server import TinyServer, running_server
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.bagel.checkpoint.tiny import write_tiny_bagel
 
-LENGTHS = (256, 2048, 8192)
-LAYERS, HEADS, HEAD = 28, 4, 128
 TEXT = {
     "hidden_size": HEADS * HEAD,
     "num_hidden_layers": LAYERS,
@@ -30,7 +29,6 @@ TEXT = {
     "num_key_value_heads": HEADS,
     "max_position_embeddings": 16384,
 }
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 NUM_MARKS = 2  # of a prompt, whose other tokens are its bytes
 MAX_LEN = max(LENGTHS) + 128
 DEADLINES = {"first_chunk_s": 600, "next_chunk_s": 600, "hang_s": 600}
@@ -48,7 +46,7 @@ def served(dtype: str, connector: str, log: Path) -> Iterator[TinyServer]:
             "dtype": dtype,
             "max_model_len": MAX_LEN,
             "max_num_batched_tokens": MAX_LEN,
-            "kv_cache_memory_bytes": 2 * MAX_LEN * LAYERS * 2 * HEADS * HEAD * BYTES[dtype],
+            "kv_cache_memory_bytes": 2 * MAX_LEN * token_bytes(dtype),
         }
         graph["stages"]["dit"]["engine"]["dtype"] = dtype
         graph["stages"]["dit"]["environment"] = {"OMP_NUM_THREADS": 1}  # as the other's
@@ -85,7 +83,7 @@ def measure(server: TinyServer, lengths: Sequence[int], dtype: str, rounds: int)
             read, there = at["llm", "read"], at["dit", "embedded"]
             first, last = at["dit", "first_step"], at["dit", "last_step"]
             times.append((there - read, first - read, last - first))
-        num_bytes = num_tokens * LAYERS * 2 * HEADS * HEAD * BYTES[dtype]
+        num_bytes = num_tokens * token_bytes(dtype)
         medians = (statistics.median(one) / 1e3 for one in zip(*times, strict=True))
         row = f"{num_tokens}", f"{num_bytes / 1e6:.0f}", *(f"{one:.4f}" for one in medians)
         table.add_row(*row)
@@ -96,7 +94,7 @@ def main() -> None:
     """Measure all that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connector", default="shm", choices=("shm", "tcp"))
-    parser.add_argument("--dtype", default="bfloat16", choices=BYTES)
+    parser.add_argument("--dtype", default="bfloat16", choices=DTYPES)
     parser.add_argument("--tokens", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--log", type=Path, default=Path(".cache/kv-served.log"))

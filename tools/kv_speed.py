@@ -39,6 +39,11 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 LAYOUTS = {"gpu": (side_by_side, 16), "cpu": (transposed, 128)}  # of vLLM 0.32, and blocks
 
 
+def token_bytes(dtype: str) -> int:
+    """Return how many bytes the keys and values of one token have."""
+    return LAYERS * 2 * HEADS * HEAD * DTYPES[dtype].itemsize
+
+
 def send(
     folder: Path, connector: str, layout: str, dtype: torch.dtype, device: torch.device
 ) -> None:
@@ -138,7 +143,7 @@ def measure(
         sender.stdout.readline()
         theirs = 0.0
         for num_tokens in lengths:
-            num_bytes = num_tokens * LAYERS * 2 * HEADS * HEAD * DTYPES[dtype].itemsize
+            num_bytes = num_tokens * token_bytes(dtype)
             times = []
             for number in range(rounds):
                 before = time.process_time()
