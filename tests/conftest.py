@@ -97,7 +97,7 @@ def no_descriptor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def uses_a_gpu() -> bool:
-    """Whether this process has begun to compute on a GPU."""
+    """Return whether this process has begun to compute on a GPU."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.cuda.is_initialized()
 

@@ -86,7 +86,7 @@ class AudioOutput:
 
 @dataclass(frozen=True, slots=True)
 class ImageOutput:
-    """One image or frame, a preview of one, or the number of a step that a `stage` has taken.
+    """Holds one image or frame, a preview of one, or the number of a step that a `stage` has taken.
 
     `text_tokens` counts the request's words; `fps` is the rate that a frame was made for, in frames
     per second, 0 if none is known; `token_side` the pixels of the side of an image token; `last` is

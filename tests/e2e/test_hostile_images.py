@@ -81,8 +81,8 @@ async def test_a_stage_that_is_late_with_everything_starts_again_and_says_why(
 ) -> None:
     stuck = await ask(server, "a cat", 1, size=f"{STUCK_SIZE}x64")
     assert (stuck.status_code, stuck.json()["error"]["code"]) == (504, "stage_timeout")
-    await until(lambda: server.health()["dit"]["restarts"] == 1, within_s=NEXT_S + 60)
-    await until(lambda: httpx.get(f"{server.url}/ready").status_code == 200, within_s=120)
+    await until(lambda: server.health()["dit"]["restarts"] == 1)
+    await until(lambda: httpx.get(f"{server.url}/ready").status_code == 200)
     pictures_of(await ask(server, "a cat", 1))
     why = f"no progress for {NEXT_S} s after a request was overdue"
     assert server.health()["dit"]["ended_by"] == why

@@ -22,7 +22,6 @@ ENGINE: dict[str, Any] = {
     "parallel": {"ulysses": 2},
     "worker_extension_cls": "support.rank_extension.Extension",
 }
-READY_S = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +79,6 @@ async def test_a_dead_rank_is_a_dead_stage_that_starts_again(images: TinyServer,
         dit = images.health()["dit"]
         return bool(dit["state"] == "ready" and dit["generation"] > generation)
 
-    await until(is_ready_again, READY_S)
+    await until(is_ready_again)
     assert second not in processes(images)
     await check_pictures(images, bare)

@@ -23,7 +23,6 @@ from websockets.sync.client import connect
 
 pytestmark = pytest.mark.engine
 
-READY_S = 600.0
 ONE_STAGE = (
     "talker",
     pytest.param("thinker", marks=pytest.mark.repeat),

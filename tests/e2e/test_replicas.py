@@ -79,7 +79,7 @@ def counts(server: TinyServer, key: str) -> dict[str, Any]:
 
 
 async def num_requests(server: TinyServer) -> dict[str, Any]:
-    """How many requests each talker has had by now."""
+    """Count the requests that each talker has had by now."""
     await asyncio.to_thread(reported_page, server)
     return counts(server, "requests_total")
 

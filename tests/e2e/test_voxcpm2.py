@@ -38,7 +38,6 @@ pytestmark = pytest.mark.engine
 
 SPOKEN = Path(__file__).parents[1] / "references" / "voxcpm2.safetensors"
 NUM_CANCELS = 12  # of each sort
-READY_S = 600.0
 LONG = {"talker": {"max_tokens": 400, "min_tokens": 400}}
 LONGER = {"talker": {"max_tokens": 900, "min_tokens": 900}}  # than what sockets keep unread: 14 MB
 Samples = npt.NDArray[np.int16]
@@ -241,7 +240,7 @@ async def test_a_killed_stage_fails_what_runs_and_starts_again(
         url, asked = f"{server.url}/v1/audio/speech", body(server, TALKS[0], stage_params=LONGER)
         with pytest.raises(httpx.RemoteProtocolError):
             await struck(client, url, asked, pid)
-    await asyncio.to_thread(wait_until, lambda: is_ready(server.url), READY_S)
+    await asyncio.to_thread(wait_until, lambda: is_ready(server.url))
     assert server.generations()[stage] == generation + 1
     check(await pcm(server, TALKS[0]), TALKS[0])
     check_that_nothing_is_held(server)

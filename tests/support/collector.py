@@ -11,7 +11,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from support.waiting import wait_until
 
 GATEWAY = "omnistage"  # as a service
-WITHIN_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Collector:
             engines = {span.service for span in found()} - {GATEWAY}
             return len(engines) >= num_engines and any(span.span_id == until for span in found())
 
-        wait_until(is_whole, WITHIN_S)
+        wait_until(is_whole)
         return sorted(found(), key=lambda span: (span.start_ns, span.end_ns))
 
     def take(self, body: bytes) -> None:

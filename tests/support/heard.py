@@ -1,4 +1,4 @@
-"""What a gateway hears of a stage, by request."""
+"""Collects what a gateway hears of a stage, by request."""
 
 from collections import defaultdict
 
@@ -22,5 +22,5 @@ class Heard:
                 outputs.grant(chunk.request_id)
 
     def has_last(self, name: str) -> bool:
-        """Whether all that a request sends has come; it may come behind the end of its task."""
+        """Return whether all of a request has come; that may be behind the end of its task."""
         return bool(self.got[name]) and self.got[name][-1].last

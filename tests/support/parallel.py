@@ -18,7 +18,6 @@ from omnistage.stage_configs.pick import GRAPHS
 
 SHARED_MEMORY = Path("/dev/shm")
 PATIENCE_S = 600  # of a stage with another: ranks that wait are busy
-BACK_S = 600.0
 
 
 def parallel_graph(
@@ -72,10 +71,10 @@ async def strike_rank(server: TinyServer, stage: str) -> Blow:
     victim = ranks(server, stage)[-1]
     struck_at = time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
-    await until(lambda: not is_untouched(server, stage, before), BACK_S)
+    await until(lambda: not is_untouched(server, stage, before))
     dead_s = time.monotonic() - struck_at
     await asyncio.gather(*running)
-    await until(lambda: is_back(server, stage, before), BACK_S)
+    await until(lambda: is_back(server, stage, before))
     return Blow(dead_s, speech, text, before, server.generations())
 
 

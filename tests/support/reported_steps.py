@@ -6,10 +6,8 @@ import httpx
 from support.server import TinyServer
 
 
-async def check_every_step_is_reported(
-    server: TinyServer, by: str = "dit", before: str | None = None
-) -> None:
-    """Stream an image of three steps: each is reported once, in order, as one of the stage `by`.
+async def check_every_step_is_reported(server: TinyServer, before: str | None = None) -> None:
+    """Stream an image of three steps: each is reported once, in order, as one of the stage `dit`.
 
     Those of a stage `before` it, which makes image ids, come first, and end with all of them.
     """
@@ -20,7 +18,7 @@ async def check_every_step_is_reported(
     told = [line.removeprefix("data: ") for line in answer.text.splitlines()]
     events = [json.loads(line) for line in told if line.startswith("{")]
     steps = [(one["stage"], one["step"], one["steps"]) for one in events if "step" in one]
-    assert steps[-3:] == [(by, 1, 3), (by, 2, 3), (by, 3, 3)]
+    assert steps[-3:] == [("dit", step, 3) for step in (1, 2, 3)]
     ids = steps[:-3]
     assert bool(ids) == (before is not None)
     if before is not None:

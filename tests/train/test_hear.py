@@ -1,4 +1,4 @@
-"""What was heard of a checkpoint is kept batch by batch, and counted."""
+"""Checks that what was heard of a checkpoint is kept batch by batch, and counted."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -136,9 +136,8 @@ def test_a_receiver_that_reads_nothing_fills_its_ring_and_no_more(
         sender.flush()
         got = receiver.receive()
         if got is None:
-            assert select.select([receiver.fileno(), sender.fileno()], [], [], 600)[
-                0
-            ]  # more, or room for more
+            ends = receiver.fileno(), sender.fileno()
+            assert select.select(ends, [], [], 600)[0]  # more, or room for more
             continue
         assert (got.tensors["v"].numpy() == got.index).all()
         indices.append(got.index)

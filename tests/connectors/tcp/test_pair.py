@@ -65,7 +65,7 @@ def test_a_lost_link_is_told_once_and_started_again(
 
 
 class Told:
-    """What a link has told and nobody has heard."""
+    """Holds back what a link has told until somebody hears it."""
 
     def __init__(self, link: NodeLink, patch: pytest.MonkeyPatch) -> None:
         self._events: list[PeerUp | PeerLost | LinkEnded] = []

@@ -733,7 +733,7 @@ def test_an_idle_session_is_closed(tmp_path: Any) -> None:
 
 
 def num_asked(gateway: RunningGateway) -> int:
-    """How many answers the thinker was asked for, but for histories that are read ahead."""
+    """Count the answers that the thinker was asked for, without histories that are read ahead."""
     opened = gateway.stages.stages["thinker"].opened
     return sum(not one.message.keeps_rows for one in opened)
 
