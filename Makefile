@@ -119,7 +119,7 @@ gpu-commands: venv
 gpu-compiles: venv
 	PYTHONPATH=tests $(BIN)/python tools/gpu/gpu_compiles.py $(ARGS)
 
-# Qwen3-TTS at its real size on one GPU; ARGS="--tiny --rates 2 --levels 2 --streams 2" on a CPU.
+# Qwen3-TTS at its real size on one GPU (--cloned: Base); ARGS="--tiny --rates 2 --levels 2 --streams 2" on a CPU.
 gpu-speech: venv
 	PYTHONPATH=tests $(BIN)/python tools/gpu/gpu_speech.py $(ARGS)
 

@@ -11,7 +11,7 @@ import numpy as np
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.messages.body import GivenText, VoiceSample
 from omnistage.stages.messages.edge import Lead
-from omnistage.stages.messages.to_gateway import Speech
+from omnistage.stages.messages.to_gateway import Ready, Speech
 from omnistage.stages.qwen3_tts.given_text import Qwen3TtsGivenText
 from omnistage.stages.qwen3_tts.model_config import BASE, VOICE_DESIGN, load_config, talker_config
 from omnistage.stages.qwen3_tts.step_schema import VOICE, talker_schema
@@ -64,10 +64,22 @@ class Talker(TalkerStage):
         self._prompted: dict[str, asyncio.Event] = {}  # of these: set once their prompts are made
         self._making = ThreadPoolExecutor(1, "omnistage-voices")  # one voice at a time
         self._voices: VoiceEncoder | None = None
+
+    async def start(self) -> Ready:
+        """Load the engine, and then what makes voices.
+
+        An engine's process may be forked, and hangs if torch has used OpenMP in this one before.
+        """
+        ready = await super().start()
+        self.load_voices()
+        return ready
+
+    def load_voices(self) -> None:
+        """Load what makes voices of sounds, for a model that speaks with them."""
         if self._type == BASE:
-            has_weights = ports.engine.get("load_format") != "dummy"
+            has_weights = self._ports.engine.get("load_format") != "dummy"
             folder = self._options.voices
-            self._voices = VoiceEncoder(ports.model, folder, has_weights=has_weights)
+            self._voices = VoiceEncoder(self._ports.model, folder, has_weights=has_weights)
 
     @property
     def parts(self) -> TalkerEngine:

@@ -11,50 +11,52 @@ request at a time, judges the answers:
 - With `--invariant` the server is deterministic: codes and samples of every round must be those of
   the first, greedily and with a seed. Name `--streams 1,64`.
 
+With `--cloned` it is the type Base: each server stores a voice, and all answers speak with it.
+
 The tables of speeds are printed only if all of that holds, and then the exit code is 0.
 """
 
 import argparse
 import asyncio
-import base64
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import numpy as np
-import numpy.typing as npt
 import yaml
+from speech_asking import (
+    BUILT_IN,
+    CLONED,
+    NUM_FRAMES,
+    Codes,
+    Spoken,
+    ask_all,
+    store_voice,
+)
 from support.printing import say
 from support.server import ADMIN_KEY, TinyServer, running_server
 
 from omnistage.bench.speech import Texts
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.qwen3_tts.checkpoint.writers import (
+    write_base,
     write_custom_voice,
+    write_real_base,
     write_real_custom_voice,
 )
 
-NUM_WORDS, NUM_FRAMES = 30, 100
+NUM_WORDS = 30
 TINY_WORDS = 5  # more are cut into several requests
 NUM_JUDGED, FRAMES_JUDGED = 8, 24
 SAME_IN_BF16, SAME_IN_FLOAT32 = 0.6, 0.95
 READY_S = 600.0
-
-Codes = npt.NDArray[np.int64]
-
-
-class Spoken(NamedTuple):
-    """An answer's codec frames [frames, codebooks] and its int16 samples, as bytes."""
-
-    codes: Codes
-    pcm: bytes
 
 
 def float32_graph(graph: dict[str, Any]) -> dict[str, Any]:
@@ -98,54 +100,6 @@ def written(graph: dict[str, Any], name: str, folder: Path) -> str:
     return str(path)
 
 
-async def ask(
-    client: httpx.AsyncClient, server: TinyServer, text: str, frames: int, is_greedy: bool
-) -> Spoken:
-    """One answer; the likeliest code every time, or as the talker samples by default."""
-    talker: dict[str, Any] = {"max_tokens": frames, "ignore_eos": True}
-    if is_greedy:
-        talker |= {"temperature": 0, "repetition_penalty": 1.0}
-    body = {
-        "model": server.model,
-        "input": text,
-        "voice": "vivian",
-        "response_format": "pcm",
-        "stream_format": "sse",
-        "stage_params": {"talker": talker},
-        "return_codes": True,
-        "seed": 1,
-    }
-    codes: list[list[int]] = []
-    pcm = b""
-    async with client.stream("POST", f"{server.url}/v1/audio/speech", json=body) as response:
-        assert response.status_code == 200, await response.aread()
-        async for line in response.aiter_lines():
-            if line.startswith("data: "):
-                event = json.loads(line.removeprefix("data: "))
-                assert "error" not in event, event
-                codes += event.get("codes") or []
-                pcm += base64.b64decode(event.get("audio") or "")
-    return Spoken(np.array(codes), pcm)
-
-
-async def ask_all(
-    server: TinyServer,
-    texts: Sequence[str],
-    frames: int = NUM_FRAMES,
-    at_once: int = 1 << 20,
-    is_greedy: bool = True,
-) -> list[Spoken]:
-    """All answers, so many at once."""
-    seats = asyncio.Semaphore(at_once)
-    async with httpx.AsyncClient(timeout=300, limits=httpx.Limits(max_connections=256)) as client:
-
-        async def one(text: str) -> Spoken:
-            async with seats:
-                return await ask(client, server, text, frames, is_greedy)
-
-        return list(await asyncio.gather(*map(one, texts)))
-
-
 def is_right(name: str, answers: Sequence[Codes], expected: Sequence[Codes], least: float) -> bool:
     """Returns whether enough of the reference's frames are the same; says so."""
     whole = all(one.shape[0] == NUM_FRAMES for one in answers)
@@ -167,10 +121,10 @@ def leading_frames(one: Codes, other: Codes) -> int:
     return len(same) if same.all() else int(same.argmin())
 
 
-def bench(server: TinyServer, num_words: int, *options: str) -> str:
+def bench(server: TinyServer, voice: str, num_words: int, *options: str) -> str:
     """Returns what `omnistage bench speech` prints."""
     command = [sys.executable, "-m", "omnistage.server.cli", "bench", "speech", server.url]
-    command += ["--words", str(num_words), "--frames", str(NUM_FRAMES), "--voice", "vivian"]
+    command += ["--words", str(num_words), "--frames", str(NUM_FRAMES), "--voice", voice]
     command += ["--seed", "1", *options]
     wide = {**os.environ, "COLUMNS": "150"}
     done = subprocess.run(command, capture_output=True, text=True, env=wide)
@@ -205,6 +159,7 @@ def main() -> None:
     parser.add_argument(
         "--invariant", action="store_true", help="deterministic: all rounds must be equal"
     )
+    parser.add_argument("--cloned", action="store_true", help="a stored voice, and the type Base")
     parser.add_argument("--rates", default="1,5,10,20,30,40,50", help="requests a second")
     parser.add_argument("--seconds", type=float, default=12, help="that each rate lasts")
     parser.add_argument("--levels", default="1,8,64", help="streams of the closed loop")
@@ -217,12 +172,12 @@ def main() -> None:
 
 def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     """The exit code."""
-    model = folder / "model"
+    model, voice = folder / "model", CLONED if asked.cloned else BUILT_IN
     if asked.tiny:
-        write_custom_voice(model, 0)
+        (write_base if asked.cloned else write_custom_voice)(model, 0)
         asked.graph = GRAPHS / "qwen3_tts_tiny.yaml"
     else:
-        write_real_custom_voice(model)
+        (write_real_base if asked.cloned else write_real_custom_voice)(model)
     graph = yaml.safe_load(asked.graph.read_text())
     if asked.float32:
         graph = float32_graph(graph)
@@ -243,21 +198,27 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     began = time.monotonic()
     with running_server(written(graph, "served", folder), out / "served.log", *options) as server:
         say(f"ready after {time.monotonic() - began:.1f} s")
+        if asked.cloned:
+            store_voice(server)
         for count in streams:
             some = texts[: max(count, NUM_JUDGED)]
-            rounds[f"{count} at once"] = asyncio.run(ask_all(server, some, at_once=count))
+            rounds[f"{count} at once"] = asyncio.run(ask_all(server, voice, some, at_once=count))
             if asked.invariant:
-                asking = ask_all(server, some, at_once=count, is_greedy=False)
+                asking = ask_all(server, voice, some, at_once=count, is_greedy=False)
                 sampled.append(asyncio.run(asking)[:NUM_JUDGED])
-        tables = [bench(server, num_words, "--concurrency", asked.levels)] if asked.levels else []
+        spoken = partial(bench, server, voice, num_words)
+        tables = [spoken("--concurrency", asked.levels)] if asked.levels else []
         for rate in asked.rates.split(",") if asked.rates else []:
             count = max(10, round(float(rate) * asked.seconds))
-            tables.append(bench(server, num_words, "--rate", rate, "--requests", str(count)))
+            tables.append(spoken("--rate", rate, "--requests", str(count)))
             tables.append(waterfall(server, count))
         num_nan = nan_steps(server)
     eager = written(eager_graph(graph), "eager", folder)
     with running_server(eager, out / "eager.log", *options) as server:
-        expected = asyncio.run(ask_all(server, texts[:NUM_JUDGED], FRAMES_JUDGED, at_once=1))
+        if asked.cloned:
+            store_voice(server)
+        judged = ask_all(server, voice, texts[:NUM_JUDGED], FRAMES_JUDGED, at_once=1)
+        expected = asyncio.run(judged)
         num_nan += nan_steps(server)
     least = SAME_IN_FLOAT32 if asked.float32 or asked.tiny else SAME_IN_BF16
     verdicts = [

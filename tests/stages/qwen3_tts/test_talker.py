@@ -17,8 +17,10 @@ from support.waiting import until
 from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.stages.messages.edge import EDGE, Open, Waits
+from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.qwen3_tts.talker import Talker
 from omnistage.stages.speech.talker_parts import SpokenPrompt
+from omnistage.stages.speech.talker_stage import TalkerStage
 from omnistage.stages.worker.failure import RequestError
 
 CUSTOM_VOICE, VOICE_DESIGN, BASE = MODELS
@@ -30,7 +32,9 @@ def talker(folder: Path, **options: Any) -> Iterator[Talker]:
     run = make_run_directory()
     ports = talker_ports(folder, run.path, list(options.items()))
     try:
-        yield Talker(ports)
+        stage = Talker(ports)
+        stage.load_voices()
+        yield stage
     finally:
         close_ports(ports, run.path)
         run.remove()
@@ -61,6 +65,28 @@ async def test_languages_are_known_in_any_case(tts_checkpoints: Path) -> None:
     assert one.options.late is not None
     assert other.options.late is not None
     assert one.options.late.inputs == other.options.late.inputs
+
+
+async def test_voices_are_loaded_once_the_engine_has_been_forked(
+    tts_checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+
+    async def start(_: TalkerStage) -> Ready:
+        loaded.append("engine")
+        return Ready()
+
+    def load(*_: object, **__: object) -> None:
+        loaded.append("voices")
+
+    monkeypatch.setattr(TalkerStage, "start", start)
+    monkeypatch.setattr("omnistage.stages.qwen3_tts.talker.VoiceEncoder", load)
+    ports = talker_ports(tts_checkpoints / BASE, tmp_path)
+    try:
+        await Talker(ports).start()
+    finally:
+        close_ports(ports, tmp_path)
+    assert loaded == ["engine", "voices"]
 
 
 async def test_a_base_model_without_a_sound_has_no_voice(tts_checkpoints: Path) -> None:
