@@ -42,13 +42,13 @@ from omnistage.server.http.access.cors import SocketOrigins
 from omnistage.server.http.access.keys import ADMIN, KeyGuard, is_guarded
 from omnistage.server.http.access.rate_limit import RateLimit
 from omnistage.server.http.body_limit import BodyLimit
-from omnistage.server.http.caller import install_threads
 from omnistage.server.http.deadline import Deadline
 from omnistage.server.http.docs_page import install_docs
 from omnistage.server.http.error_handlers import install_error_handlers
 from omnistage.server.http.openapi import OF_THE_API, WITH_KEY, DescribedApp, errors
 from omnistage.server.http.protocol.head_limit import HeadLimit
 from omnistage.server.http.protocol.socket_protocol import CALLS, REALTIME
+from omnistage.server.http.request import install_threads
 from omnistage.server.http.request_id import RequestId
 from omnistage.server.http.root_path import BelowRoot
 from omnistage.server.http.state import WithState

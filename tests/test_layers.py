@@ -119,6 +119,7 @@ BESIDE: Table = {
     "server/tasks": (
         *(
             "audio_task",
+            "chat_answer",
             "chat_task",
             "image_task",
             "speech_task",
@@ -129,7 +130,7 @@ BESIDE: Table = {
             "video_jobs",
             "video_sources",
         ),
-        *("transcription", "embeddings", "tokens", "token_fields", "commands", "command_fields"),
+        *("transcription", "embeddings", "tokens", "commands", "command_fields"),
         *("pieces", "recordings", "service"),
     ),
     "stages": ("cpu_shim", "dummy_weights"),

@@ -1,8 +1,8 @@
-"""Refuses requests for a model, or an output, that the server does not have."""
+"""Refuses requests for a model, an output or a voice that the server does not have."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from omnistage.server.common.errors import ApiError
+from omnistage.server.common.errors import ApiError, invalid
 
 ENDPOINTS = {
     "audio": "/v1/audio/speech, or /v1/audio/generate for sounds and music",
@@ -48,3 +48,17 @@ def check_makes(output: str, outputs: Collection[str], called: str) -> None:
     if output not in outputs:
         message = f"This model makes no {called}; it makes {made_by(outputs)}."
         raise ApiError(400, message, code="unsupported_model")
+
+
+def known_speaker(voice: str | None, speakers: Sequence[str], param: str) -> str | None:
+    """Returns the speaker with this name in any case, None for the model's own; raises ApiError."""
+    if voice is None:
+        return None
+    for speaker in speakers:
+        if speaker.lower() == voice.lower():
+            return speaker
+    if voice.lower() == DEFAULT_VOICE:
+        return None
+    if not speakers:  # stages still load, or have no names to check
+        return voice
+    raise invalid(param, f"{voice!r} is unknown; allowed: {', '.join([*speakers, DEFAULT_VOICE])}")

@@ -10,9 +10,9 @@ from fastapi.openapi.constants import REF_TEMPLATE
 from omnistage.server.common.errors import invalid
 from omnistage.server.common.fields import RequestFields, parse
 from omnistage.server.common.json_text import check_values
-from omnistage.server.http.caller import in_thread
 from omnistage.server.http.form_body import read_fields, typed
 from omnistage.server.http.openapi import named_examples
+from omnistage.server.http.request import in_thread
 from omnistage.server.tasks.videos.media import MediaField, Source, take_media
 
 F_co = TypeVar("F_co", bound=RequestFields, covariant=True)

@@ -15,7 +15,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from omnistage.server.common.errors import ApiError, invalid
-from omnistage.server.http.json_body import JsonRequest
+from omnistage.server.http.request import JsonRequest
 from omnistage.stage_configs.json_types import Json
 
 NAME = re.compile(r"(?P<name>[^\[\]]+)(?P<is_list>\[\])?(\[(?P<key>[^\[\]]+)\])?")

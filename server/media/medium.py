@@ -1,14 +1,11 @@
-"""The media of a request: the parts that have them, and their places."""
+"""A medium of a request: the part that has it, and its place."""
 
 import base64
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from omnistage.server.media.sound import RawAudio
 from omnistage.server.media.video.watching import AS_IT_IS, Watching
-
-Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +67,3 @@ class Medium:
         kind = "video_url" if self.kind == "video_url" else "audio_url"
         self.part.clear()
         self.part.update({"type": kind, kind: {"url": url}})
-
-
-def media_of(body: Message) -> Iterator[Medium]:
-    """Yield every medium of the checked messages of a chat's body."""
-    watching = Watching.of(body)
-    for i, message in enumerate(body["messages"]):
-        content = message.get("content")
-        for j, part in enumerate(content if isinstance(content, list) else ()):
-            if part["type"] != "text":
-                yield Medium.of_part(part, f"messages[{i}].content[{j}]", watching)

@@ -12,7 +12,7 @@ from omnistage.server.offline.errors import OmniError
 from omnistage.server.offline.fields import said, warn_of
 from omnistage.server.offline.many import Prompt, answer_all, fields_of, progress_bar
 from omnistage.server.tasks.chat.schema import ChatRequest
-from omnistage.server.tasks.chat_task import answer_chat
+from omnistage.server.tasks.chat_answer import answer_chat
 from omnistage.server.tasks.pieces import Answer
 
 

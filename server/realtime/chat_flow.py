@@ -6,14 +6,13 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 
 from omnistage.server.common.fields import parse
-from omnistage.server.common.served import DEFAULT_VOICE
+from omnistage.server.common.served import DEFAULT_VOICE, known_speaker
 from omnistage.server.media.audio.encoder import MakeEncoder
 from omnistage.server.media.audio.encoding import encoded
 from omnistage.server.media.medium import Medium
 from omnistage.server.runtime.request import Output, Outputs
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.tasks.chat.schema import ChatRequest
-from omnistage.server.tasks.chat.translate import known_speaker
 from omnistage.server.tasks.chat_task import run_chat
 from omnistage.server.tasks.service import LocalCaller, Service
 from omnistage.server.tasks.spoken_chat import run_spoken_chat

@@ -17,7 +17,7 @@ from omnistage.server.runtime.flight import Flight, Ticket
 from omnistage.server.runtime.media_input import MediaInput
 from omnistage.server.runtime.readiness import dead, lost, stopping
 from omnistage.server.runtime.request import GraphRequest, Output
-from omnistage.server.runtime.routes import Routes, check_work
+from omnistage.server.runtime.routes import Routes
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.text_input import TextInput
 from omnistage.stages.messages.addresses import GATEWAY as GATEWAY_END
@@ -166,7 +166,7 @@ class Flights:
         goes_on = bool(ticket.flights)
         is_awaited = any(not one.ended.is_set() for one in ticket.flights)  # before stages sleep
         path = self._routes.choose(self._fleet.open_path(request.outputs, is_awaited))
-        check_work(request, path)
+        request.check_work(path)
         first_chunk_s = self._graph.deadlines.first_chunk_s
         flight = Flight.begin(request, path, loop_time(), first_chunk_s)
         flight.goes_on = goes_on

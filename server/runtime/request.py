@@ -1,12 +1,13 @@
 """A request as the stages get it, and the outputs that leave the graph for it."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msgspec import structs
 
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.media_input import MediaInput
 from omnistage.server.runtime.samples import SampleFormat, sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
@@ -14,6 +15,8 @@ from omnistage.server.runtime.text_input import TextInput
 from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stages.messages import to_gateway, to_stage
 from omnistage.stages.messages.body import GivenText
+
+MAKES_IMAGES = {"image", "video"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,25 @@ class GraphRequest:
     def changed(self, **fields: Any) -> "GraphRequest":
         """Return the same with other fields of its message."""
         return replace(self, message=structs.replace(self.message, **fields))
+
+    def check_work(self, path: Iterable[StageLink]) -> None:
+        """Raise ApiError for an image or video that a stage on its path does not make."""
+        if not MAKES_IMAGES & set(self.outputs):
+            return
+        body = self.fields
+        if self.message.image is not None:
+            body = {**self.message.image.fields, "prompt": ""}  # which may not be written yet
+        media = self.message.given_media
+        name = next((one.tensor for one in media if one.field == "image"), None)
+        given = None if name is None else self.tensors[name]
+        image = None if given is None else (given.shape[1], given.shape[0])
+        for link in path:
+            refusal = link.record.work.refusal(body, image)
+            if refusal is not None:
+                message = f"{refusal.param}: {refusal.message}"
+                if refusal.is_too_much:
+                    raise ApiError(400, message, param=refusal.param, code="too_much_work")
+                raise ApiError(400, message, param=refusal.param, code="invalid_value")
 
     def to_chunk(
         self, path: Sequence[str], traceparent: str | None = None

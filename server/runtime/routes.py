@@ -1,13 +1,9 @@
-"""Chooses the replica of each stage that gets a request, and refuses what those do not make."""
+"""Chooses the replica of each stage that gets a request."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from omnistage.server.common.errors import ApiError
-from omnistage.server.runtime.request import GraphRequest
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.stage_configs.json_types import JsonMap
-from omnistage.stages.messages.to_stage import Request
 
 Path = Sequence[StageLink]  # one replica of each stage that a request goes through
 
@@ -43,31 +39,3 @@ class Routes:
             self._num_requests[link] -= 1
             if not self._num_requests[link]:
                 del self._num_requests[link]
-
-
-MAKES_IMAGES = {"image", "video"}
-
-
-def drawn(message: Request) -> JsonMap:
-    """Return the fields of what a request has drawn; its prompt may not be written yet."""
-    if message.image is not None:
-        return {**message.image.fields, "prompt": ""}
-    return message.fields
-
-
-def check_work(request: GraphRequest, path: Iterable[StageLink]) -> None:
-    """Raise ApiError for a request that a stage on its path does not make: too much, or a size."""
-    if not MAKES_IMAGES & set(request.outputs):
-        return
-    media = request.message.given_media
-    name = next((one.tensor for one in media if one.field == "image"), None)
-    given = None if name is None else request.tensors[name]
-    image = None if given is None else (given.shape[1], given.shape[0])
-    body = drawn(request.message)
-    for link in path:
-        refusal = link.record.work.refusal(body, image)
-        if refusal is not None:
-            message = f"{refusal.param}: {refusal.message}"
-            if not refusal.is_too_much:
-                raise ApiError(400, message, param=refusal.param, code="invalid_value")
-            raise ApiError(400, message, param=refusal.param, code="too_much_work")

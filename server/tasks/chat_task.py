@@ -1,60 +1,60 @@
-"""Chats: from the fields of a body to what the stages make, and to the pieces of an answer.
+"""Chats: from the fields of a body to what the stages make."""
 
-`answer_chat` yields the typed pieces of an answer. `run_chat` yields the outputs of the stages, for
-a door that shapes them itself.
-"""
-
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from concurrent.futures import Executor
-from contextlib import ExitStack, aclosing
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from uuid import uuid4
 
-from PIL import Image
-
-from omnistage.server.common.fields import parse
-from omnistage.server.common.trace import current_trace
-from omnistage.server.media.medium import media_of
-from omnistage.server.runtime.request import AudioOutput, GraphRequest, ImageOutput, Outputs
-from omnistage.server.runtime.samples import SampleFormat
-from omnistage.server.tasks.chat.chunks import (
-    AnswerChunks,
-    AnswerHead,
-    ChatChunk,
-    SpeechChunks,
-    TextChunks,
+from omnistage.server.common.errors import invalid
+from omnistage.server.common.served import (
+    adapter_of,
+    check_makes,
+    check_model,
+    known_speaker,
+    made_by,
 )
-from omnistage.server.tasks.chat.completion import Completion
-from omnistage.server.tasks.chat.schema import ChatRequest
-from omnistage.server.tasks.chat.translate import Translator
-from omnistage.server.tasks.image_chat import (
-    ImageChatRequest,
-    check_image_chat,
-    image_fields_of,
-    last_user_prompt,
+from omnistage.server.media.audio.encoder import FORMATS
+from omnistage.server.runtime.request import GraphRequest, Outputs
+from omnistage.server.tasks.chat.audio_history import AudioHistory
+from omnistage.server.tasks.chat.chunks import AnswerChunks, AnswerHead, SpeechChunks, TextChunks
+from omnistage.server.tasks.chat.media_options import check_heard, media_options
+from omnistage.server.tasks.chat.messages import checked_messages, media_of
+from omnistage.server.tasks.chat.schema import DONE, ChatRequest
+from omnistage.server.tasks.chat.stage_params import (
+    checked_stage_params,
+    entry_defaults,
+    stage_params_of,
 )
-from omnistage.server.tasks.image_task import answer_images
-from omnistage.server.tasks.images.mixed import FIELDS, ImageFile, MixedChunks, Wish
-from omnistage.server.tasks.pieces import (
-    Answer,
-    Choice,
-    Picture,
-    Piece,
-    Reasoning,
-    Text,
-    ToolCall,
-    Usage,
-    picture_of,
-    stamps_of,
-)
-from omnistage.server.tasks.recordings import audio_of
-from omnistage.server.tasks.service import Caller, LocalCaller, Service, send
+from omnistage.server.tasks.chat.tools import checked_tools
+from omnistage.server.tasks.images.mixed import FIELDS, Wish
+from omnistage.server.tasks.service import Caller, Service, send
+from omnistage.stage_configs.declared.sampling import with_defaults
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_parts import chat_outputs
+from omnistage.stages.messages.body import Chat
+from omnistage.stages.messages.to_stage import Parameter, Request
 
-NoteUnknown = Callable[[Sequence[str]], None]
-
-
-def ignore_unknown(names: Sequence[str]) -> None:
-    """Report no fields."""
+CHAT_FORMATS = tuple(name for name in FORMATS if name != "pcm")
+MODALITIES = (("text",), ("audio",), ("text", "audio"))
+# Of a graph that draws what it writes.
+WITH_IMAGE = (("text", "image"), ("text", "audio", "image"))
+# Read here; the entry stage's body has the other fields that are done.
+OWN_FIELDS = frozenset(
+    {
+        "model",
+        "modalities",
+        "audio",
+        "stage_params",
+        "return_codes",
+        "return_token_ids",
+        "return_timeline",
+        "stream",
+        "stream_options",
+        "mm_processor_kwargs",
+        "media_io_kwargs",
+    }
+)
+SENT_ON = DONE - OWN_FIELDS - {"messages"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,142 +131,80 @@ def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
     return not (graph.writers("image") or is_beside_text)
 
 
-async def answer_chat(
-    service: Service,
-    chat: ChatRequest,
-    *,
-    threads: Executor | None = None,
-    on_unknown: NoteUnknown = ignore_unknown,
-) -> AsyncGenerator[Piece, None]:
-    """Answer a chat: its pieces as the stages make them, and its `Answer` last; raises ApiError.
+@dataclass(frozen=True, slots=True)
+class Translator:
+    """Translates the chats of one graph."""
 
-    This is the door for callers without HTTP, such as the Python API or a session on a socket. The
-    chat is a body of /v1/chat/completions: `parse(ChatRequest, body)`, with `messages` (text,
-    `input_audio`, images and videos), `modalities`, `audio.voice`, `tools` and sampling. Pieces are
-    `Text`, `Reasoning`, `ToolCall` (its arguments in parts), `Audio` (int16 samples [n] or [n, 2],
-    with their rate) and `Picture`; `Answer` has why each choice finished, the usage, whole calls of
-    tools, and all that was made.
+    graph: StageGraph
+    speakers: Sequence[str]
+    history: AudioHistory
+    adapters: Collection[str] = ()
 
-    Close the generator, or cancel the task that reads it, to cancel the request at any moment. The
-    request keeps its place in the server until then. A reader that takes nothing makes the stages
-    wait; a deadline is the caller's. `threads`: does work that would hold the event loop up.
-    `on_unknown`: called with the names of fields without effect, if there are any.
-    """
-    made = _drawn if wants_images(chat, service.runtime.graph) else _worded
-    with ExitStack() as until:
-        caller = LocalCaller(until, threads)
-        async with aclosing(made(service, chat, caller, on_unknown)) as pieces:
-            async for piece in pieces:
-                yield piece
-
-
-async def _drawn(
-    service: Service, chat: ChatRequest, caller: Caller, on_unknown: NoteUnknown
-) -> AsyncGenerator[Piece, None]:
-    check_image_chat(chat, service.runtime.graph)
-    prompt, media = last_user_prompt(chat.messages)
-    fields = parse(ImageChatRequest, {**image_fields_of(chat), "prompt": prompt})
-    on_unknown(fields.unknown)
-    async with aclosing(answer_images(service, fields, caller, media)) as pieces:
-        async for piece in pieces:
-            yield piece
-
-
-async def _worded(
-    service: Service, chat: ChatRequest, caller: Caller, on_unknown: NoteUnknown
-) -> AsyncGenerator[Piece, None]:
-    running = await run_chat(service, chat, caller)
-    on_unknown(running.unknown)
-    words = Words(running)
-    async with aclosing(running.outputs) as outputs:
-        async for output in outputs:
-            if isinstance(output, ImageOutput):
-                if output.pixels:
-                    yield words.draw(output)
-                continue
-            if isinstance(output, AudioOutput):
-                words.samples = output.samples
-            for chunk in words.chunks.chunks_of(output):
-                for piece in words.add(chunk):
-                    yield piece
-    for chunk in words.chunks.finish():
-        words.completion.add(chunk)
-    yield words.answer()
-
-
-class Words:
-    """An answer of text or speech as far as it has come; its samples are those of the stage."""
-
-    def __init__(self, running: RunningChat) -> None:
-        self._running = running
-        said = running.chunks()
-        self.chunks = said if running.wish is None else MixedChunks(said)
-        self.completion = Completion()
-        self.samples: SampleFormat | None = None
-        self._images: list[Image.Image] = []
-
-    def draw(self, output: ImageOutput) -> Picture:
-        """Return the image that a stage has made of the words."""
-        assert isinstance(self.chunks, MixedChunks)
-        self.chunks.chunks_of(ImageFile("", output.size, output.token_side))  # which counts it
-        picture = Picture(picture_of(output), len(self._images))
-        self._images.append(picture.image)
-        return picture
-
-    def add(self, chunk: ChatChunk) -> Iterator[Piece]:
-        """Yield what a chunk brings."""
-        self.completion.add(chunk)
-        for choice in chunk["choices"]:
-            yield from self._pieces(choice["delta"], choice["index"])
-
-    def _pieces(self, delta: ChatChunk, index: int) -> Iterator[Piece]:
-        audio = delta.get("audio") or {}
-        thought = delta.get("reasoning") or delta.get("reasoning_content")
-        if thought:
-            yield Reasoning(thought, index)
-        text = delta.get("content") or audio.get("transcript")
-        if text:
-            yield Text(text, index)
-        for call in delta.get("tool_calls", ()):
-            yield call_of(call, call["index"], index)
-        if audio.get("data") and self.samples is not None:
-            yield audio_of(audio["data"], self.samples)
-
-    def answer(self) -> Answer:
-        """Return the whole, as the server would put it together."""
-        completion, running = self.completion, self._running
-        has_codes = running.request.message.return_codes
-        whole = completion.to_speech(has_codes) if running.has_audio else completion.to_text()
-        audio = whole["choices"][0]["message"].get("audio") if whole["choices"] else None
-        pcm = audio["data"] if audio else b""
-        return Answer(
-            id=running.request.id,
-            choices=tuple(map(choice_of, whole["choices"])) or (Choice(),),
-            audio=audio_of(pcm, self.samples) if self.samples is not None else None,
-            images=tuple(self._images),
-            codes=tuple(map(tuple, audio.get("codes", ()))) if audio else (),
-            usage=Usage.of(whole["usage"]),
-            timeline=stamps_of(current_trace().timeline.to_list()),
+    def request(self, chat: ChatRequest) -> GraphRequest:
+        """The request as the stages get it; raises ApiError."""
+        check_model(chat.model, self.graph.served_names, self.adapters)
+        chat.check()
+        outputs = self._outputs(chat)
+        voice = self.graph.voice_called(chat.audio.voice) if chat.audio is not None else None
+        speaker = known_speaker(voice, self.speakers, "audio.voice")
+        path = self.graph.path(set(outputs))
+        given = checked_stage_params(chat.stage_params or {}, self.graph, path)
+        has_audio = "audio" in outputs
+        if chat.return_codes and not has_audio:
+            raise invalid("return_codes", "needs audio among the modalities")
+        return GraphRequest(
+            id=f"chatcmpl-{uuid4().hex}",
+            message=Request(
+                Chat(self._fields(chat, given.get(self.graph.entry_of("text"), {}))),
+                list(outputs),
+                speaker=speaker if has_audio else None,
+                stage_params=stage_params_of(self.graph, path, given),
+                seed=chat.seed,
+                return_codes=bool(chat.return_codes) and has_audio,
+            ),
         )
 
+    def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:
+        if chat.modalities is None:
+            check_makes("text", self.graph.outputs, "text")
+        wanted = {"text"} if chat.modalities is None else set(chat.modalities)
+        draws = "image" in self.graph.outputs and "text" in self.graph.waits_for("image")
+        made = chat_outputs(self.graph)
+        choices: list[tuple[str, ...]] = [*MODALITIES, *(WITH_IMAGE if draws else ())]
+        if wanted not in map(set, choices):
+            raise invalid("modalities", f"must be {' or '.join(map(json.dumps, choices))}")
+        if wanted == {"audio"}:
+            wanted = {"text", "audio"}  # the words are made, and not sent
+        for name in sorted(wanted):
+            if name not in made:
+                makes = made_by(made or self.graph.outputs)
+                raise invalid("modalities", f"asks for {name}; this model makes {makes}")
+        if chat.audio is not None and chat.audio.format not in CHAT_FORMATS:
+            raise invalid("audio.format", f"must be one of {', '.join(CHAT_FORMATS)}")
+        outputs = next(choice for choice in choices if set(choice) == wanted)
+        if (chat.n or 1) > 1 and len(outputs) > 1:
+            raise invalid("n", f"must be 1 with {' and '.join(outputs[1:])}")
+        if chat.include_reasoning is False and "audio" in wanted:
+            # Its tokens could not be told from the spoken ones.
+            raise invalid("include_reasoning", "must be true with audio")
+        return outputs
 
-def choice_of(choice: ChatChunk) -> Choice:
-    """Return a choice of a completion."""
-    message = choice["message"]
-    audio = message.get("audio") or {}
-    calls = enumerate(message.get("tool_calls", ()))
-    return Choice(
-        text=message["content"] or audio.get("transcript", ""),
-        finish_reason=choice["finish_reason"],
-        reasoning=message.get("reasoning") or message.get("reasoning_content") or "",
-        tool_calls=tuple(call_of(call, number, choice["index"]) for number, call in calls),
-        logprobs=choice["logprobs"],
-        token_ids=tuple(choice.get("token_ids", ())),
-    )
+    def _fields(self, chat: ChatRequest, own: Mapping[str, Parameter]) -> dict[str, object]:
+        """The entry stage's chat body: vLLM's fields, its own stage parameters merged over.
 
-
-def call_of(call: ChatChunk, number: int, index: int) -> ToolCall:
-    """Return a call of a tool, or a piece of one."""
-    function = call.get("function") or {}
-    name, arguments = function.get("name") or "", function.get("arguments") or ""
-    return ToolCall(call.get("id") or "", name, arguments, number, index)
+        Its defaults hold where neither says anything.
+        """
+        body = chat.model_dump(exclude_none=True, include=set(SENT_ON))
+        body["messages"] = checked_messages(chat.messages, self.history, self.graph.more_roles)
+        body |= media_options(chat.mm_processor_kwargs, chat.media_io_kwargs, chat.messages)
+        check_heard(body, self.graph)
+        if chat.tools is not None or chat.tool_choice is not None:
+            body["tools"], body["tool_choice"] = checked_tools(chat.tools, chat.tool_choice)
+        max_tokens = body.pop("max_tokens", None)
+        body["max_tokens"] = body.pop("max_completion_tokens", max_tokens)
+        body = {name: value for name, value in {**body, **own}.items() if value is not None}
+        body = with_defaults(entry_defaults(self.graph), body)
+        if "max_tokens" in body:
+            body["max_completion_tokens"] = body.pop("max_tokens")
+        body |= adapter_of(chat.model, self.graph.served_names)
+        return {**body, "stream": True, "stream_options": chat.usage_options}

@@ -10,7 +10,7 @@ from omnistage.server.tasks.chat.completion_fields import (
     DEFAULT_TOKENS,
     CompletionRequest,
 )
-from omnistage.server.tasks.chat.translate import entry_defaults
+from omnistage.server.tasks.chat.stage_params import entry_defaults
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.stage_configs.declared.sampling import with_defaults
 from omnistage.stages.messages.body import Prompt

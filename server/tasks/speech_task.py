@@ -17,7 +17,7 @@ from omnistage.server.runtime.readiness import check_ready
 from omnistage.server.runtime.request import AudioOutput, GraphRequest, Outputs
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.samples import SampleFormat
-from omnistage.server.tasks.chat.translate import checked_stage_params, stage_params_of
+from omnistage.server.tasks.chat.stage_params import checked_stage_params, stage_params_of
 from omnistage.server.tasks.pieces import Answer, Piece, Usage, stamps_of
 from omnistage.server.tasks.recordings import audio_of
 from omnistage.server.tasks.service import Caller, Service

@@ -7,10 +7,10 @@ from uuid import uuid4
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.served import check_model, made_by
-from omnistage.server.media.medium import media_of
 from omnistage.server.runtime.request import GraphRequest, Outputs, TokensOutput
+from omnistage.server.tasks.chat.messages import media_of
+from omnistage.server.tasks.chat.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.tasks.service import Caller, Service, send
-from omnistage.server.tasks.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.body import AnyBody, Detokenize, Tokenize
 from omnistage.stages.messages.to_stage import Request

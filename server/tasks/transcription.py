@@ -12,7 +12,7 @@ from omnistage.server.media.incoming import Incoming
 from omnistage.server.media.medium import Medium
 from omnistage.server.runtime.request import GraphRequest, Outputs, TextOutput
 from omnistage.server.tasks.chat.schema import ChatRequest
-from omnistage.server.tasks.chat.translate import Translator
+from omnistage.server.tasks.chat_task import Translator
 from omnistage.server.tasks.pieces import Answer, Choice, Piece, Text, Usage, stamps_of
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.server.tasks.transcripts.transcript import Body, Transcript

@@ -14,7 +14,6 @@ from omnistage.server.media.given import GivenFile, read_given
 from omnistage.server.media.images import File
 from omnistage.server.media.video.mp4 import spritesheet, thumbnail
 from omnistage.server.runtime.readiness import stopping
-from omnistage.server.runtime.routes import check_work
 from omnistage.server.tasks.service import Caller, LocalCaller, Service
 from omnistage.server.tasks.video_sources import NO_ORIGIN, Origin, following_on
 from omnistage.server.tasks.video_task import (
@@ -89,7 +88,7 @@ class VideoJobs:
                 plan = VideoPlan(fields, given, video_stage(service), origin.fps)
                 request = plan.request()
                 with fields_named(fields.name_of):
-                    check_work(request, path)
+                    request.check_work(path)
             job = self._job(plan, request.fields, files, owner, origin)
             stored = {one.file: file.file.data for one, file in zip(job.media, files, strict=True)}
             if origin.before is not None:

@@ -14,13 +14,13 @@ from fastapi import Request
 from starlette.types import Message
 from support.bad_input import good_png
 
-from omnistage.server.http.caller import HttpCaller
+from omnistage.server.http.request import HttpCaller
 from omnistage.server.http.state import PLACE, RequestState
 from omnistage.server.media.addresses import is_public
 from omnistage.server.media.fetch import MediaFetcher, VettedTransport
 from omnistage.server.media.incoming import Incoming
 from omnistage.server.media.load import MediaLoader
-from omnistage.server.media.medium import media_of
+from omnistage.server.tasks.chat.messages import media_of
 
 OUTSIDE, INSIDE = "127.0.0.2", "127.0.0.1"
 BOMB = gzip.compress(bytes(64 << 20))

@@ -9,8 +9,9 @@ import msgspec
 
 from omnistage.server.media.images import File, as_plain_png, check_whole, look_at
 from omnistage.server.media.incoming import MediaFile, Reader
-from omnistage.server.media.medium import Medium, media_of
+from omnistage.server.media.medium import Medium
 from omnistage.server.media.video.frames import video_pixels
+from omnistage.server.tasks.chat.messages import media_of
 from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import MediumKind, Request

@@ -11,8 +11,8 @@ from omnistage.server.endpoints.audio.speech import CONTENT_TYPES
 from omnistage.server.endpoints.examples import audio_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.media_form import media_body, read_media_form
-from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.openapi import described
+from omnistage.server.http.request import HttpCaller
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.tasks.audio_task import (
     DEFAULT_FORMAT,

@@ -13,9 +13,8 @@ from omnistage.server.common.fields import warning_headers
 from omnistage.server.common.trace import FIRST_AUDIO, GATEWAY, current_trace
 from omnistage.server.endpoints.examples import speech_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
+from omnistage.server.http.request import HttpCaller, JsonRoute
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.media.audio.encoding import encoded
 from omnistage.server.runtime.request import AudioOutput, Outputs

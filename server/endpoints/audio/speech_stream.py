@@ -17,7 +17,6 @@ from omnistage.server.endpoints.audio.speech_stream_events import SpeechEvents, 
 from omnistage.server.endpoints.audio.speech_stream_fields import SessionConfig
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.access.bearer import KEY_PROTOCOL
-from omnistage.server.http.caller import MAX_LOOP_BYTES
 from omnistage.server.http.protocol.outbox import Outbox
 from omnistage.server.http.protocol.socket_life import (
     NORMAL,
@@ -30,6 +29,7 @@ from omnistage.server.http.protocol.socket_life import (
 )
 from omnistage.server.http.protocol.socket_protocol import ENDING, SPEECH_STREAM
 from omnistage.server.http.refusal import refuse
+from omnistage.server.http.request import MAX_LOOP_BYTES
 from omnistage.server.http.state import state_of
 from omnistage.server.tasks.speech.speech_fields import MAX_TEXT
 from omnistage.server.tasks.speech.utterance import Utterance, Voice

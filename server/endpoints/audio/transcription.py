@@ -12,9 +12,9 @@ from omnistage.server.common.fields import warning_headers
 from omnistage.server.common.trace import FIRST_TEXT, GATEWAY, current_trace
 from omnistage.server.endpoints.answers import TextAnswer
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.caller import HttpCaller, in_thread
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import EVENTS, described
+from omnistage.server.http.request import HttpCaller, in_thread
 from omnistage.server.http.sse import BareEventStream, Event
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.tasks.transcription import (

@@ -12,10 +12,9 @@ from starlette.datastructures import UploadFile
 from omnistage.server.common.errors import ApiError, invalid, unsupported
 from omnistage.server.common.fields import parse
 from omnistage.server.common.json_text import check_values
-from omnistage.server.http.caller import beside_loop
 from omnistage.server.http.form_body import NO_FILE, given_items, opened_form, take_extra, typed
-from omnistage.server.http.json_body import JsonRequest
 from omnistage.server.http.openapi import named_examples
+from omnistage.server.http.request import JsonRequest, beside_loop
 from omnistage.server.media.image_load import Source
 from omnistage.server.media.images import File
 from omnistage.server.media.medium import Medium

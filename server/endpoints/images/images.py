@@ -16,8 +16,8 @@ from omnistage.server.endpoints.images.image_form import (
     edit_body,
     generation_body,
 )
-from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.openapi import EVENTS, described
+from omnistage.server.http.request import HttpCaller
 from omnistage.server.http.sse import NamedEventStream
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.tasks.image_task import RunningImages, check_draws, run_images

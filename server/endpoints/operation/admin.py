@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.http.request import JsonRoute
 from omnistage.server.tasks.command_fields import (
     AddLora,
     LoadWeights,

@@ -8,7 +8,7 @@ from omnistage.server.common.served import check_makes
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.operation.admin import refuse_without_key
 from omnistage.server.http.access.keys import LOAD_LORA, UNLOAD_LORA
-from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.http.request import JsonRoute
 from omnistage.server.tasks.command_fields import (
     AddLora,
     LoadAdapter,

@@ -17,9 +17,9 @@ from omnistage.server.endpoints.realtime.client_secret_fields import (
     ClientSecretRequest,
     ExpiresAfter,
 )
-from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
 from omnistage.server.http.protocol.socket_protocol import REALTIME
+from omnistage.server.http.request import JsonRoute
 from omnistage.server.http.state import state_of
 from omnistage.server.realtime.beta import beta_session, without_flat
 from omnistage.server.realtime.chat_flow import ChatFlow

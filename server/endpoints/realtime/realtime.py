@@ -16,7 +16,6 @@ from omnistage.server.common.json_text import parse_json
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.socket_answers import answered, new_answer
 from omnistage.server.http.access.rate_limit import client_of
-from omnistage.server.http.caller import MAX_LOOP_BYTES
 from omnistage.server.http.protocol.outbox import Outbox
 from omnistage.server.http.protocol.socket_life import (
     GOING_AWAY,
@@ -30,6 +29,7 @@ from omnistage.server.http.protocol.socket_life import (
 )
 from omnistage.server.http.protocol.socket_protocol import ENDING, REALTIME
 from omnistage.server.http.refusal import refuse
+from omnistage.server.http.request import MAX_LOOP_BYTES
 from omnistage.server.http.state import RequestState, state_of
 from omnistage.server.realtime.ahead.load import AheadLoad
 from omnistage.server.realtime.bounds import SessionPlaces

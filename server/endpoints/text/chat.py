@@ -11,9 +11,8 @@ from omnistage.server.endpoints.examples import chat_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.text.chat_chunks import ChatChunks
 from omnistage.server.endpoints.text.image_chat import ImageChat
-from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
+from omnistage.server.http.request import HttpCaller, JsonRoute
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.tasks.chat.chunks import with_usage

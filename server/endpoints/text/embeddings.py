@@ -13,9 +13,8 @@ from omnistage.server.common.fields import warning_headers
 from omnistage.server.endpoints.answers import Embeddings
 from omnistage.server.endpoints.examples import embedding_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.caller import HttpCaller, in_thread
-from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
+from omnistage.server.http.request import HttpCaller, JsonRoute, in_thread
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.tasks.embeddings import EmbeddingRequest, RunningEmbeddings, run_embeddings
 

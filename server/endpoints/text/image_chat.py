@@ -13,7 +13,7 @@ from fastapi import Response
 
 from omnistage.server.common.fields import parse, warning_headers
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.caller import HttpCaller
+from omnistage.server.http.request import HttpCaller
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import ImageOutput

@@ -13,8 +13,8 @@ from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.text.chat import ChatCompletions
 from omnistage.server.endpoints.text.embeddings import EmbeddingAnswers
 from omnistage.server.endpoints.text.text_completions import TextCompletions
-from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described
+from omnistage.server.http.request import JsonRoute
 from omnistage.server.tasks.chat.completion_fields import CompletionRequest
 from omnistage.server.tasks.chat.schema import ChatRequest
 from omnistage.server.tasks.embeddings import EmbeddingRequest

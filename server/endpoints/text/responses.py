@@ -16,9 +16,8 @@ from omnistage.server.endpoints.answers import DeletedResponse, ResponseAnswer, 
 from omnistage.server.endpoints.examples import response_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.text.kept_responses import KeptResponses
-from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
+from omnistage.server.http.request import HttpCaller, JsonRoute
 from omnistage.server.http.sse import Event, NamedEventStream, encode_named
 from omnistage.server.http.state import state_of
 from omnistage.server.http.whole_answer import whole_answer

@@ -13,9 +13,8 @@ from omnistage.server.common.trace import FIRST_TEXT, GATEWAY, current_trace
 from omnistage.server.endpoints.answers import TextCompletion
 from omnistage.server.endpoints.examples import text_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
+from omnistage.server.http.request import HttpCaller, JsonRoute
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import TextOutput

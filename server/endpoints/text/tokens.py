@@ -9,11 +9,10 @@ from omnistage.server.common.fields import warning_headers
 from omnistage.server.endpoints.answers import TextOfTokens, TokensAnswer
 from omnistage.server.endpoints.examples import ids_examples, token_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.caller import HttpCaller
-from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
+from omnistage.server.http.request import HttpCaller, JsonRoute
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.tasks.token_fields import DetokenizeRequest, TokenizeRequest
+from omnistage.server.tasks.chat.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.tasks.tokens import RunningTokens, run_detokenize, run_tokenize
 from omnistage.stage_configs.json_types import Json
 

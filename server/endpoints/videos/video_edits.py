@@ -14,8 +14,8 @@ from omnistage.server.endpoints.media_form import MediaForm
 from omnistage.server.endpoints.videos.video_answers import VideoJobAnswer
 from omnistage.server.endpoints.videos.video_form import read_video_form, video_body
 from omnistage.server.endpoints.videos.video_jobs import ONE, PATH
-from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.openapi import described
+from omnistage.server.http.request import HttpCaller
 from omnistage.server.http.state import state_of
 from omnistage.server.media.images import File
 from omnistage.server.tasks.video_sources import NO_ORIGIN, Origin, extension_of, video_source

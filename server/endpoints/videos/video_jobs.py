@@ -17,8 +17,8 @@ from omnistage.server.endpoints.examples import job_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.videos.video_answers import DeletedVideo, VideoJobAnswer, VideoList
 from omnistage.server.endpoints.videos.video_form import read_video_form, video_body
-from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.openapi import described, errors
+from omnistage.server.http.request import HttpCaller
 from omnistage.server.http.state import state_of
 from omnistage.server.tasks.videos.job import FILES, Variant
 from omnistage.server.tasks.videos.schema import VideoRequest

@@ -10,8 +10,8 @@ from omnistage.server.common.fields import warning_headers
 from omnistage.server.endpoints.examples import video_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.videos.video_form import read_video_form, video_body
-from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.openapi import described
+from omnistage.server.http.request import HttpCaller
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.media.video.mp4 import MEDIA_TYPE
 from omnistage.server.tasks.video_task import RunningVideo, run_video

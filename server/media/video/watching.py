@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +28,6 @@ class Watching:
     min_frames: int = 4
     max_frames: int = MAX_FRAMES
     is_heard: bool = False
-
-    @classmethod
-    def of(cls, body: Mapping[str, Any]) -> "Watching":
-        """Return what the body of a chat says for all of its videos."""
-        frames = body.get("media_io_kwargs", {}).get("video", {})
-        is_heard = bool(body.get("mm_processor_kwargs", {}).get("use_audio_in_video"))
-        return cls(**frames, is_heard=is_heard)
 
 
 AS_IT_IS = Watching()  # of a request that does not say

@@ -32,11 +32,11 @@ from omnistage.server.responses.schema import (
 from omnistage.server.tasks.chat.completion_fields import CompletionRequest
 from omnistage.server.tasks.chat.fields import OF_CHATS
 from omnistage.server.tasks.chat.schema import ChatRequest, Sampling
+from omnistage.server.tasks.chat.token_fields import TokenizeRequest
 from omnistage.server.tasks.embeddings import EmbeddingRequest
 from omnistage.server.tasks.images.schema import ImageRequest
 from omnistage.server.tasks.speech.speech_fields import SpeechRequest
 from omnistage.server.tasks.speech.voice_fields import VoiceRequest
-from omnistage.server.tasks.token_fields import TokenizeRequest
 from omnistage.stages.messages.to_gateway import Speech
 
 API = (Path(__file__).parents[3] / "docs" / "api.md").read_text()

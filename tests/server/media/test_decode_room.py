@@ -14,7 +14,7 @@ from support.waiting import until
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.memory import GivingBack
-from omnistage.server.http.caller import HttpCaller
+from omnistage.server.http.request import HttpCaller
 from omnistage.server.media.check import check_image
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher

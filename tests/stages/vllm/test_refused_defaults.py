@@ -14,8 +14,8 @@ from omnistage.server.common.fields import RequestFields
 from omnistage.server.responses.schema import ResponseRequest
 from omnistage.server.tasks.chat.completion_fields import CompletionRequest
 from omnistage.server.tasks.chat.schema import ChatRequest
+from omnistage.server.tasks.chat.token_fields import TokenizeRequest
 from omnistage.server.tasks.embeddings import EmbeddingRequest
-from omnistage.server.tasks.token_fields import TokenizeRequest
 from omnistage.stages.vllm.compat import ChatCompletionRequest, TokenizeChatRequest
 from omnistage.stages.vllm.compat import CompletionRequest as VllmCompletionRequest
 

@@ -14,7 +14,7 @@ from support.audio import SHORTEST, num_samples_of, samples_of
 from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, WORDS
 from support.gateway import MODEL, RunningGateway
 
-from omnistage.server.tasks.chat.translate import CHAT_FORMATS
+from omnistage.server.tasks.chat_task import CHAT_FORMATS
 
 TEXT = "".join(WORDS)
 NUM_FRAMES = sum(FRAMES)

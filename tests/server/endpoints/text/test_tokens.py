@@ -8,7 +8,7 @@ import pytest
 from support.gateway import EMBEDDING, MODEL, RunningGateway, running_gateway
 
 from omnistage.server.http.access.keys import Keys
-from omnistage.server.tasks.token_fields import MAX_CHARACTERS
+from omnistage.server.tasks.chat.token_fields import MAX_CHARACTERS
 from omnistage.stages.messages.body import Detokenize, Tokenize
 
 HELLO = [{"role": "user", "content": "Hi."}]

@@ -21,12 +21,12 @@ from omnistage.server.responses.schema import (
 from omnistage.server.tasks.chat.completion_fields import COMPLETION_DONE
 from omnistage.server.tasks.chat.fields import IGNORED, REFUSED
 from omnistage.server.tasks.chat.schema import DONE
+from omnistage.server.tasks.chat.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.tasks.embeddings import EmbeddingRequest
 from omnistage.server.tasks.images.schema import IGNORED as IMAGES_IGNORED
 from omnistage.server.tasks.images.schema import EditRequest, GenerationRequest
 from omnistage.server.tasks.speech.speech_fields import SpeechRequest
 from omnistage.server.tasks.speech.voice_fields import VoiceRequest
-from omnistage.server.tasks.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.tasks.transcripts.transcription_fields import TranscriptionRequest
 
 ROOT = Path(__file__).parents[4]

@@ -1,14 +1,18 @@
-"""An HTTP request as tasks see it: its preparation ends when its client does, or is overdue."""
+"""An HTTP request: its JSON body, where its work is done, and its client as tasks see it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
-from typing import TypeVar
+from email.message import Message
+from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
+from fastapi.routing import APIRoute
 
+from omnistage.server.common.errors import ApiError
+from omnistage.server.common.json_text import parse_json
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
 from omnistage.server.http.state import state_of
@@ -17,8 +21,10 @@ from omnistage.server.http.state import state_of
 # faster, but each would make the event loop wait for one turn more.
 NUM_THREADS = 2
 MAX_LOOP_BYTES = 64 << 10  # what comes of longer bodies is done beside the event loop
+CHARSETS = ("utf-8", "us-ascii", "ascii", "utf8")
 
 T = TypeVar("T")
+Handler = Callable[[Request], Coroutine[object, object, Response]]
 
 
 def install_threads(app: FastAPI) -> None:
@@ -39,8 +45,54 @@ async def in_thread(request: Request, work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(threads, context.run, work)
 
 
+class JsonRoute(APIRoute):
+    """A route whose body is JSON, parsed here before FastAPI looks for it."""
+
+    def get_route_handler(self) -> Handler:
+        """FastAPI's handler, given a request whose body is already parsed."""
+        handle = super().get_route_handler()
+
+        async def handle_json(request: Request) -> Response:
+            parsed = JsonRequest(request.scope, request.receive)
+            await parsed.json()
+            return await handle(parsed)
+
+        return handle_json
+
+
+class JsonRequest(Request):
+    """A request whose body must be JSON; ApiError if it is not."""
+
+    async def json(self) -> Any:
+        """The body, parsed once."""
+        if not hasattr(self, "_json"):
+            self._check_headers()
+            data = await self.body()
+            self._json = await beside_loop(self, lambda: parse_json(data))
+        return self._json
+
+    def _check_headers(self) -> None:
+        header = Message()
+        header["content-type"] = self.headers.get("content-type", "nothing")
+        subtype = header.get_content_subtype()
+        is_json = header.get_content_maintype() == "application" and (
+            subtype == "json" or subtype.endswith("+json")
+        )
+        if not is_json or header.get_content_charset("utf-8") not in CHARSETS:
+            raise _wrong_type("The Content-Type must be application/json, in UTF-8.")
+        if self.headers.get("content-encoding", "identity") != "identity":
+            raise _wrong_type("The body must not be compressed.")
+
+
+def _wrong_type(message: str) -> ApiError:
+    return ApiError(415, message, code="unsupported_media_type")
+
+
 class HttpCaller:
-    """The client of one HTTP request; `is_slow`: its work takes long though its body is short."""
+    """The client of an HTTP request, as tasks see it: they end with it, or when it is overdue.
+
+    `is_slow`: its work takes long though its body is short.
+    """
 
     def __init__(
         self, http: Request, is_slow: bool = False, until: ExitStack | None = None
