@@ -1,10 +1,10 @@
 """`make gpu-ranks`: an image model over several GPUs against the same one on one GPU.
 
 Each way of `--ways` is served with the same weights and asked for the same pictures, one after
-another and `--at-once` of them together, with guidance. A way may have an attention and be
-compiled: `ring:native_cudnn`, `guidance-ulysses+compile`. Printed are the seconds of each, how many
-times as fast that is as one GPU, the most memory of a GPU, and how far the pictures are from those
-of one GPU: the mean difference of a channel, in levels of 256. Beside it is the spread of the
+another and `--at-once` of them together, with guidance. A way may have an attention, be compiled
+and quantized: `ring:native_cudnn`, `guidance+compile+fp8`. Printed are the seconds of each, how
+many times as fast that is as one GPU, the most memory of a GPU, and how far the pictures are from
+those of one GPU: the mean difference of a channel, in levels of 256. Beside it is the spread of the
 levels of one GPU's pictures: where it is small, such as with random weights of a real size, the
 pictures say nothing. A way that fails is a row with its reason, and the exit code is 1; so it is if
 a picture is farther than `--max-levels`.

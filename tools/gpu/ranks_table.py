@@ -28,6 +28,7 @@ WAYS: Mapping[str, Engine] = {
     "ulysses4": {"parallel": {"ulysses": 4}},
     "guidance-ulysses": {"parallel": {"ulysses": 2}, "guidance_ranks": 2},
 }
+MORE: Mapping[str, Engine] = {"compile": {"compile": True}, "fp8": {"quantization": "fp8"}}
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,19 @@ class Round:
 
 
 def engine_of(way: str) -> dict[str, Any]:
-    """The engine arguments of `WAY[:ATTENTION][+compile]`."""
-    name, _, compiled = way.partition("+")
+    """The engine arguments of `WAY[:ATTENTION][+compile][+fp8]`."""
+    name, *more = way.split("+")
     name, _, attention = name.partition(":")
-    if name not in WAYS or compiled not in ("", "compile"):
-        raise SystemExit(f"{way!r}: WAY[:ATTENTION][+compile], of {', '.join(WAYS)}")
+    if name not in WAYS or any(one not in MORE for one in more):
+        raise SystemExit(
+            f"{way!r}: WAY[:ATTENTION], and {', '.join(f'+{one}' for one in MORE)}; WAY is one of "
+            f"{', '.join(WAYS)}"
+        )
     engine = dict(WAYS[name])
     if attention:
         engine["attention"] = attention
-    if compiled:
-        engine["compile"] = True
+    for one in more:
+        engine |= MORE[one]
     return engine
 
 
