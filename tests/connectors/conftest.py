@@ -4,7 +4,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.channel_ends import NAMES, Ends, Folder
+from support.notes import NOTES
+from support.settled import settled_connector
 
+from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.connectors.tcp.connector import TcpConnector
 
@@ -39,3 +43,25 @@ def folder_for(tmp_path: Path, linked_directory: Path) -> Iterator[Callable[[str
     yield folder
     for path, files in before.items():
         assert set(path.iterdir()) == files
+
+
+@pytest.fixture(params=NAMES)
+def open_ends(request: pytest.FixtureRequest, folder_for: Folder) -> Iterator[Callable[..., Ends]]:
+    """A function that makes a channel with options and opens both ends."""
+    opened: list[tuple[str, Ends]] = []
+    folder = folder_for(request.param)
+    connector = make_connector(request.param, folder, {})
+
+    def make(**options: int) -> Ends:
+        address = f"c{len(opened)}"
+        connector = settled_connector(request.param, folder, {"arena_mb": 1, **options})
+        connector.create(address)
+        ends = connector.sender(address), connector.receiver(address, NOTES)
+        opened.append((address, ends))  # type: ignore[arg-type]
+        return ends  # type: ignore[return-value]
+
+    yield make
+    for address, (sender, receiver) in opened:
+        sender.close()
+        receiver.close()
+        connector.destroy(address)

@@ -18,6 +18,8 @@ from omnistage.server.offline.engine import Engine
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import CommandResult
 
+SPOKEN = ["text", "audio"]
+
 
 class FakeStages:
     """What starts fake stages in the loop of an `Omni`; `graph` is there once it has started."""

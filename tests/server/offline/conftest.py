@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.gateway import IMAGES, OMNI
-from support.offline import FakeStages, fake_omni
+from support.offline import FakeStages, fake_omni, served
 
 from omnistage import Omni
 
@@ -29,3 +29,9 @@ def painter_stages(tmp_path_factory: pytest.TempPathFactory) -> FakeStages:
 def painter(painter_stages: FakeStages) -> Iterator[Omni]:
     with fake_omni(painter_stages, IMAGES) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def url(omni: Omni) -> Iterator[str]:
+    with served(omni) as address:
+        yield address

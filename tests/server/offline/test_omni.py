@@ -1,36 +1,23 @@
 """What a program or a notebook gets from `Omni`, over fake stages."""
 
-import asyncio
 import base64
-import inspect
-import io
-import os
 import threading
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-from PIL import Image
-from rich.console import Console
 from support.audio import num_samples_of
-from support.gateway import MODEL, OMNI
-from support.offline import FakeStages, engine_of, fake_async_omni, fake_omni, served
-from support.waiting import until, wait_until
+from support.gateway import OMNI
+from support.offline import SPOKEN, FakeStages, engine_of, fake_omni
+from support.waiting import wait_until
 
 from omnistage import (
     Answer,
-    AsyncOmni,
     Audio,
     BadRequest,
-    Closed,
     Omni,
     OmniError,
-    Picture,
-    Preview,
-    Progress,
     SomeFailed,
     StageFailed,
     StartFailed,
@@ -39,16 +26,7 @@ from omnistage import (
     ToolCall,
     Unavailable,
 )
-from omnistage.server.offline import many
 from omnistage.server.offline.many import Prompt
-
-SPOKEN = ["text", "audio"]
-
-
-@pytest.fixture(scope="module")
-def url(omni: Omni) -> Iterator[str]:
-    with served(omni) as address:
-        yield address
 
 
 def test_a_chat_is_answered_with_text(omni: Omni) -> None:
@@ -164,9 +142,6 @@ def test_a_stream_that_nobody_reads_is_held_up(omni: Omni, stages: FakeStages) -
     wait_until(lambda: not stages.graph.running)
 
 
-# Lists
-
-
 def test_a_list_is_answered_in_its_order_by_at_most_so_many_at_once(tmp_path: Path) -> None:
     stages, seen = FakeStages(tmp_path), []
     with fake_omni(stages, OMNI, max_requests=3) as omni:
@@ -199,9 +174,6 @@ def test_what_fails_in_a_list_is_there_in_place_of_its_answer(omni: Omni) -> Non
 def test_a_single_prompt_is_no_list(omni: Omni) -> None:
     with pytest.raises(TypeError, match="must be a list"):
         omni.generate("words")
-
-
-# Errors
 
 
 @pytest.mark.parametrize(
@@ -272,227 +244,3 @@ def test_a_graph_that_cannot_be_is_refused() -> None:
     assert raised.value.code == "invalid_graph"
     with pytest.raises(TypeError, match="unknown options: tempo"):
         Omni("nowhere.yaml", tempo=3)  # type: ignore[call-arg]
-
-
-def test_a_stage_that_dies_while_it_loads_ends_the_start(tmp_path: Path) -> None:
-    stages = FakeStages(tmp_path)
-
-    def launch(name: str, directory: Path) -> object:
-        stage = stages.launch(name, directory)
-        stages.graph.is_loading.add("talker")
-        if name == "code2wav":
-            asyncio.get_running_loop().call_later(0.2, stages.graph.stages["talker"].die, "lost")
-        return stage
-
-    fake = FakeStages.__new__(FakeStages)
-    fake.launch, fake.connector = launch, stages.connector  # type: ignore[method-assign, assignment]
-    with pytest.raises(StartFailed, match="stage talker ended while it loaded: lost"):
-        fake_omni(fake, OMNI)
-
-
-# Its life
-
-
-def test_what_runs_when_it_is_closed_fails(tmp_path: Path) -> None:
-    stages, raised = FakeStages(tmp_path), []
-    omni = fake_omni(stages, OMNI)
-
-    def ask() -> None:
-        try:
-            omni.chat("hang")
-        except Closed as error:
-            raised.append(error)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    wait_until(lambda: bool(stages.graph.running))
-    omni.close()
-    asking.join(600)
-    assert raised
-    with pytest.raises(Closed):
-        omni.chat("words")
-    with pytest.raises(Closed):
-        list(omni.stream_chat("words"))
-    omni.close()
-    assert repr(omni) == f"Omni('{MODEL}', text+audio, closed)"
-
-
-async def test_it_works_below_a_loop_that_runs(omni: Omni) -> None:
-    """As in a notebook, whose cells run inside of one."""
-    assert asyncio.get_running_loop().is_running()
-    assert omni.chat("words").text == "Hello there"
-    assert [type(piece) for piece in omni.stream_chat("words")] == [Text, Text, Text, Answer]
-
-
-async def test_a_program_with_a_loop_awaits(tmp_path: Path) -> None:
-    stages = FakeStages(tmp_path)
-    async with fake_async_omni(stages, OMNI) as omni:
-        assert repr(omni) == f"AsyncOmni('{MODEL}', text+audio)"
-        assert omni.voices == ("chelsie", "ethan")
-        both = asyncio.gather(omni.chat("words"), omni.chat("words", modalities=SPOKEN))
-        assert [answer.text for answer in await both] == ["Hello there"] * 2
-        pieces = [piece async for piece in omni.stream_chat("words")]
-        assert [type(piece) for piece in pieces] == [Text, Text, Text, Answer]
-        async for _ in omni.stream_chat("endless"):
-            break
-        await until(lambda: not stages.graph.running)
-        asking = asyncio.create_task(omni.chat("hang"))
-        await until(lambda: stages.graph.running)
-        asking.cancel()
-        await until(lambda: not stages.graph.running)
-    with pytest.raises(Closed):
-        await omni.chat("words")
-    with pytest.raises(Closed, match="started before"):
-        await omni.start()
-
-
-def test_several_threads_use_one(omni: Omni, stages: FakeStages) -> None:
-    texts: list[str] = []
-    asking = [
-        threading.Thread(target=lambda: texts.append(omni.chat("wait").text)) for _ in range(4)
-    ]
-    for thread in asking:
-        thread.start()
-    wait_until(lambda: stages.graph.num_waiting == 4)
-    omni._thread._loop.call_soon_threadsafe(stages.graph.go_on)
-    for thread in asking:
-        thread.join(600)
-    assert texts == ["Hello there"] * 4
-
-
-# What notebooks show
-
-
-def test_an_answer_shows_itself(omni: Omni) -> None:
-    answer = omni.chat("words", modalities=SPOKEN)
-    assert answer.audio is not None
-    assert repr(answer) == f"Answer('Hello there', {answer.audio!r}, stop)"
-    shown = answer._repr_html_()
-    assert "<p>Hello there</p>" in shown
-    assert '<audio controls src="data:audio/wav;base64,' in shown
-
-
-# Pictures, speech, transcripts
-
-
-def test_a_picture_is_what_the_server_makes(painter: Omni) -> None:
-    body = {"prompt": "two words", "n": 2, "size": "64x32", "background": "transparent"}
-    with served(painter) as url:
-        answered = httpx.post(f"{url}/v1/images/generations", json=body).json()
-    answer = painter.images("two words", n=2, size="64x32", background="transparent")
-    assert len(answer.images) == 2
-    for ours, theirs in zip(answer.images, answered["data"], strict=True):
-        file = io.BytesIO(base64.b64decode(theirs["b64_json"]))
-        with Image.open(file) as image:
-            assert (ours.mode, ours.size) == (image.mode, image.size) == ("RGBA", (64, 32))
-            assert np.array_equal(np.asarray(ours), np.asarray(image))
-    assert answer.usage.input_tokens == answered["usage"]["input_tokens"] == 2
-    assert answer.usage.output_tokens == answered["usage"]["output_tokens"]
-
-
-def test_a_picture_streams_its_steps_and_previews(painter: Omni) -> None:
-    pieces = list(painter.stream_images("a fish", partial_images=2))
-    kinds = [type(piece) for piece in pieces]
-    assert kinds == [Progress, Preview, Progress, Preview, Progress, Progress, Picture, Answer]
-    steps = [piece.step for piece in pieces if isinstance(piece, Progress)]
-    assert steps == [1, 2, 3, 4]
-
-
-def test_a_chat_is_answered_by_a_picture(painter: Omni) -> None:
-    (answer,) = painter.generate(["a fish"])
-    assert [image.size for image in answer.images] == [(48, 32)]
-    assert "image" in repr(answer)
-    assert '<img src="data:image/png;base64,' in answer._repr_html_()
-
-
-def test_pictures_are_edited(painter: Omni, painter_stages: FakeStages, tmp_path: Path) -> None:
-    red = Image.new("RGB", (20, 10), (200, 0, 0))
-    red.save(tmp_path / "red.png")
-    hole = np.zeros((10, 20, 4), np.uint8)
-    painter.images("a fish", images=[red, tmp_path / "red.png", np.asarray(red)], mask=hole)
-    tensors = painter_stages.graph.stages["dit"].opened[-1].tensors
-    assert tensors.keys() == {"image0", "image1", "image2", "mask"}
-    for name in ("image0", "image1", "image2"):
-        assert np.array_equal(tensors[name].numpy(), np.asarray(red))
-    assert (tensors["mask"].numpy() == 255).all()
-
-
-def test_a_format_of_files_is_refused(painter: Omni) -> None:
-    with pytest.raises(BadRequest) as raised:
-        painter.images("a fish", output_format="webp")
-    assert (raised.value.param, raised.value.code) == ("output_format", "unsupported_parameter")
-
-
-def test_a_text_is_spoken_as_the_server_speaks_it(omni: Omni, url: str) -> None:
-    body = {"input": "words", "voice": "ethan", "response_format": "pcm"}
-    spoken = httpx.post(f"{url}/v1/audio/speech", json=body).content
-    faster = httpx.post(f"{url}/v1/audio/speech", json={**body, "speed": 2.0}).content
-    answer = omni.speech("words", voice="ethan")
-    assert answer.audio is not None
-    assert answer.audio.samples.tobytes() == spoken
-    assert answer.usage.input_tokens == len("words")
-    *pieces, last = omni.stream_speech("words", speed=2.0)
-    assert isinstance(last, Answer)
-    assert last.audio is not None
-    assert b"".join(one.samples.tobytes() for one in pieces if isinstance(one, Audio)) == faster
-    with pytest.raises(BadRequest) as raised:
-        omni.speech("refuse")
-    assert raised.value.param == "input"
-
-
-@pytest.mark.parametrize("text", ["", " ", "\u200b\n"])
-def test_a_text_of_blanks_is_not_spoken(omni: Omni, text: str) -> None:
-    with pytest.raises(BadRequest) as raised:
-        omni.speech(text)
-    assert raised.value.param == "input"
-
-
-def test_a_sound_is_written_down(omni: Omni, stages: FakeStages) -> None:
-    sound = (np.zeros((4800, 2), np.float32), 48_000)
-    assert omni.transcribe(sound, prompt="words", language="en").text == "Hello there"
-    said = stages.graph.stages["thinker"].last_body["messages"][0]["content"][1]["text"]
-    assert "The language of the audio is en." in said
-    assert omni.translate(sound, prompt="words").text == "Hello there"
-    with pytest.raises(BadRequest) as raised:
-        omni.transcribe(b"no sound")
-    assert raised.value.param == "file"
-
-
-def test_a_bar_shows_how_many_are_done(omni: Omni, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = io.StringIO()
-    shown = partial(Console, file=screen, force_terminal=True, width=100)
-    monkeypatch.setattr(many, "Console", lambda stderr: shown())
-    omni.generate(["words", "refuse"], return_errors=True, progress=False)
-    assert screen.getvalue() == ""
-    omni.generate(["words", "refuse"], return_errors=True)
-    assert "2/2" in screen.getvalue()
-    assert "answers (1 failed)" in screen.getvalue()
-
-
-def test_it_is_closed_when_nothing_refers_to_it(tmp_path: Path) -> None:
-    """Wherever the last reference goes: here, or in the thread of its own loop."""
-    for number in range(2):
-        (folder := tmp_path / str(number)).mkdir()
-        kept = [fake_omni(FakeStages(folder), OMNI)]
-        thread, runs = kept[0]._thread, set(Path("/dev/shm").glob(f"omnistage-{os.getpid()}-*"))
-        if number == 0:
-            kept.clear()
-        else:
-            thread._loop.call_soon_threadsafe(kept.clear)
-        thread._thread.join(600)
-        assert not thread._thread.is_alive()
-        assert any(not run.exists() for run in runs)
-
-
-def methods(kind: type) -> set[str]:
-    return {name for name in dir(kind) if not name.startswith("_")}
-
-
-def test_omni_has_the_methods_of_async_omni_with_their_arguments() -> None:
-    assert methods(Omni) == methods(AsyncOmni) - {"start"}
-    for name in methods(Omni) - {"model", "modalities", "voices", "sleeping", "generate"}:
-        waiting, other = getattr(Omni, name), getattr(AsyncOmni, name)
-        assert inspect.signature(waiting).parameters.keys() == (
-            inspect.signature(other).parameters.keys()
-        )
-        assert not inspect.iscoroutinefunction(waiting)

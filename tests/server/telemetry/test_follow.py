@@ -1,88 +1,19 @@
 """What is told of requests to a gateway over fake stages: lines, headers, traces."""
 
-import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Message, Receive, Scope, Send
 from support.chats import TEXT, URL, spoken
-from support.collector import Collector, running_collector
+from support.collector import Collector
 from support.gateway import OMNI, RunningGateway, running_gateway
-from support.hanging_up import hang_up
-from support.waiting import wait_until
+from support.log_lines import Lines
 
-from omnistage.server.http.access.keys import Keys
-from omnistage.server.http.state import WithState
-from omnistage.server.telemetry.follow import Followed, Following
-from omnistage.server.telemetry.recent import RecentTraces
 from omnistage.stages.messages.trace_context import TraceContext
 
 CLIENT = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
-ADMIN = {"Authorization": "Bearer sk-admin"}
-FOLLOW = "omnistage.server.telemetry.follow"
-
-
-@pytest.fixture(scope="module")
-def collector() -> Iterator[Collector]:
-    with running_collector() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def gateway(
-    collector: Collector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningGateway]:
-    """One that exports spans and can be asked for traces."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
-        options: dict[str, Any] = {
-            "traces_url": collector.url,
-            "admin_keys": Keys(["sk-admin"]),
-            "keys": Keys(["sk-user"]),
-        }
-        with running_gateway(tmp_path_factory.mktemp("traced"), OMNI, **options) as running:
-            yield running
-
-
-@pytest.fixture
-def client(gateway: RunningGateway) -> Iterator[httpx.Client]:
-    headers = {"Authorization": "Bearer sk-user"}
-    with httpx.Client(base_url=gateway.url, headers=headers, timeout=600) as connected:
-        yield connected
-
-
-@pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> "Lines":
-    caplog.set_level(logging.INFO)
-    return Lines(caplog)
-
-
-class Lines:
-    """What is said of requests that have ended."""
-
-    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
-        self._caplog = caplog
-
-    def wait(self, count: int = 1) -> list[logging.LogRecord]:
-        """So many records, and no more."""
-
-        def found() -> list[logging.LogRecord]:
-            return [one for one in self._caplog.records if one.name == FOLLOW]
-
-        wait_until(lambda: len(found()) >= count)
-        assert len(found()) == count
-        return found()
-
-
-def admin(gateway: RunningGateway, name: str = "") -> httpx.Response:
-    return httpx.get(f"{gateway.url}/admin/traces{name}", headers=ADMIN)
-
-
-# Lines
 
 
 def test_a_request_is_one_line_with_what_was_made(client: httpx.Client, lines: Lines) -> None:
@@ -158,9 +89,6 @@ def test_who_hangs_up_has_one_line_too(
     assert vars(line)["request"]["outcome"] == "cancelled"
 
 
-# W3C's trace context
-
-
 def test_a_client_s_trace_goes_on_in_the_answer(client: httpx.Client) -> None:
     answer = client.post(URL, json=TEXT, headers={"traceparent": CLIENT.header})
     told = TraceContext.parse(answer.headers["traceparent"])
@@ -213,9 +141,6 @@ def test_what_a_client_does_not_record_stays_unrecorded(
     assert not [span for span in collector.spans if span.trace_id == unrecorded.trace_id]
 
 
-# Spans
-
-
 def test_a_request_s_spans_come_by_otlp(client: httpx.Client, collector: Collector) -> None:
     answer = client.post(URL, json=spoken("words"), headers={"traceparent": CLIENT.header})
     root = TraceContext.parse(answer.headers["traceparent"])
@@ -231,115 +156,3 @@ def test_a_request_s_spans_come_by_otlp(client: httpx.Client, collector: Collect
     for span in below:
         stage = spans[span.parent_id]
         assert stage.start_ns <= span.start_ns <= span.end_ns <= stage.end_ns <= whole.end_ns
-
-
-def test_a_failed_request_s_span_says_so(client: httpx.Client, collector: Collector) -> None:
-    answer = client.post(URL, json=spoken("break"))
-    assert answer.status_code >= 500
-    root = TraceContext.parse(answer.headers["traceparent"])
-    assert root is not None
-    (whole,) = [
-        span for span in collector.of(root.trace_id, root.span_id) if span.span_id == root.span_id
-    ]
-    assert whole.has_failed
-
-
-# The latest
-
-
-def test_the_latest_requests_can_be_asked_for(
-    client: httpx.Client, gateway: RunningGateway
-) -> None:
-    answer = client.post(URL, json=spoken("words"))
-    client.get("/v1/models")
-    latest = admin(gateway).json()["traces"][0]
-    assert latest["ids"] == [answer.json()["id"]]
-    assert latest["outcome"] == "finished"
-    names = (latest["request_id"], answer.json()["id"], latest["trace_id"])
-    told = [admin(gateway, f"/{name}").json() for name in names]
-    assert told[0] == told[1] == told[2]
-    assert {stage["stage"] for stage in told[0]["stages"]} == {"thinker", "code2wav"}
-    steps = told[0]["steps"]
-    assert steps[0]["start_ms"] == 0.0
-    assert [step["start_ms"] for step in steps[1:]] == [step["end_ms"] for step in steps[:-1]]
-
-
-def test_a_request_that_hangs_can_be_asked_for(
-    client: httpx.Client, gateway: RunningGateway
-) -> None:
-    headers = {"x-request-id": "hangs"}
-    thinker = gateway.stages.stages["thinker"]
-    hang_up(
-        gateway.url + URL,
-        lambda: thinker.tasks,
-        json=spoken("hang"),
-        headers={**client.headers, **headers},
-    )
-    wait_until(lambda: admin(gateway, "/hangs").json()["status"] == 499)
-    told = admin(gateway, "/hangs").json()
-    assert [step["event"] for step in told["steps"]] == ["admitted", "sent"]
-    assert (told["status"], told["outcome"]) == (499, "cancelled")
-
-
-def test_a_request_that_runs_can_be_asked_for(
-    client: httpx.Client, gateway: RunningGateway
-) -> None:
-    told: dict[str, Any] = {}
-
-    def is_known() -> bool:
-        answer = admin(gateway, "/runs")
-        told.update(answer.json() if answer.status_code == 200 else {})
-        return bool(told)
-
-    headers = {**client.headers, "x-request-id": "runs"}
-    hang_up(gateway.url + URL, is_known, json=spoken("hang"), headers=headers)
-    assert told["request_id"] == "runs"
-    assert not {"status", "outcome", "seconds"} & told.keys()
-    wait_until(lambda: admin(gateway, "/runs").json().get("outcome") == "cancelled")
-
-
-async def test_an_exception_that_nobody_foresaw_is_a_failure_with_its_status(
-    lines: "Lines",
-) -> None:
-    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
-        raise ValueError("broken")
-
-    async def nothing(message: Message) -> None:
-        return
-
-    async def gone() -> Message:
-        return {"type": "http.disconnect"}
-
-    recent = RecentTraces()
-    app = WithState(Followed(broken, Following(recent, None), {URL}))
-    with pytest.raises(ValueError, match="broken"):
-        await app({"type": "http", "method": "POST", "path": URL, "headers": []}, gone, nothing)
-    (line,) = lines.wait()
-    assert line.getMessage().startswith("POST /v1/chat/completions 500 failed, ")
-    assert [trace.outcome for trace in recent.latest()] == ["failed"]
-
-
-def test_an_unknown_request_is_a_404(gateway: RunningGateway) -> None:
-    answer = admin(gateway, "/nobody")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_request")
-
-
-def test_with_an_admin_key_nobody_without_it_is_told(client: httpx.Client) -> None:
-    assert client.get("/admin/traces").status_code == 401
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "first"),
-    [
-        ("/v1/completions", {"prompt": "words", "max_tokens": 4}, "first_text"),
-        ("/v1/audio/speech", {"input": "words", "voice": "ethan"}, "first_audio"),
-    ],
-)
-def test_every_endpoint_stamps_what_it_hands_on_first(
-    path: str, body: dict[str, Any], first: str, client: httpx.Client, gateway: RunningGateway
-) -> None:
-    assert client.post(path, json=body).status_code == 200
-    told = admin(gateway).json()["traces"][0]
-    assert told["path"] == path
-    steps = admin(gateway, f"/{told['request_id']}").json()["steps"]
-    assert (steps[-1]["stage"], steps[-1]["event"]) == ("gateway", first)
