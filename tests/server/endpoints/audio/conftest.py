@@ -1,8 +1,17 @@
 """Fixtures of the tests of this folder."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from support.cloning import (
+    CLONING,
+    URL,
+    WAV,
+)
+from support.doors import ONE_SHOT
 from support.gateway import OMNI, RunningGateway, running_gateway
 from support.speech_stream import PIECES
 
@@ -13,3 +22,26 @@ def piecewise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGatew
     folder = tmp_path_factory.mktemp("piecewise")
     with running_gateway(folder, OMNI, speech=PIECES) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of the server, which clients may read."""
+    made = tmp_path_factory.mktemp("cloning")
+    (made / "voice.wav").write_bytes(WAV)
+    return made
+
+
+@pytest.fixture(scope="module")
+def cloning(folder: Path) -> Iterator[RunningGateway]:
+    options: Any = {"speech": CLONING, "speakers": [], "media_path": folder}
+    with running_gateway(folder, OMNI, arena_mb=8, **options) as running:
+        yield running
+
+
+@pytest.fixture
+def asking(cloning: RunningGateway) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=cloning.url, timeout=600, limits=ONE_SHOT) as client:
+        yield client
+        for voice in client.get(URL).json()["uploaded_voices"]:
+            client.delete(f"{URL}/{voice['id']}")

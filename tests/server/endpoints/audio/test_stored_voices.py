@@ -1,6 +1,5 @@
 """Voices made from a sound: stored, told of, spoken with, deleted; sounds that come with a text."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,48 +7,14 @@ import httpx
 import numpy as np
 import pytest
 from openai import BadRequestError
-from support.bodies import given_text
-from support.doors import ONE_SHOT
+from support.cloning import CLONING, CONSENT, SAMPLES, SPEECH, URL, WAV, asked, post, sound_of
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.openai_answers import strict_client
 from support.openai_spec import assert_valid
-from support.sounds import data_url, tone, wav_of
+from support.sounds import tone, wav_of
 
-from omnistage.connectors.chunk import Chunk
 from omnistage.server.http.access.keys import Keys
-from omnistage.server.tasks.speech.reference import key_of
 from omnistage.server.tasks.speech.voice_fields import VoiceRequest
-from omnistage.stages.messages.to_gateway import Speech
-from omnistage.stages.messages.to_stage import Request
-
-URL, SPEECH = "/v1/audio/voices", "/v1/audio/speech"
-CLONING = Speech(["Chinese", "English"], takes_sound=True, needs_sound=True, max_text=20)
-WAV = wav_of(tone())
-SAMPLES = (tone() / 32768).astype(np.float32)
-CONSENT = "cons_1234"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That of the server, which clients may read."""
-    made = tmp_path_factory.mktemp("cloning")
-    (made / "voice.wav").write_bytes(WAV)
-    return made
-
-
-@pytest.fixture(scope="module")
-def cloning(folder: Path) -> Iterator[RunningGateway]:
-    options: Any = {"speech": CLONING, "speakers": [], "media_path": folder}
-    with running_gateway(folder, OMNI, arena_mb=8, **options) as running:
-        yield running
-
-
-@pytest.fixture
-def asking(cloning: RunningGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=cloning.url, timeout=600, limits=ONE_SHOT) as client:
-        yield client
-        for voice in client.get(URL).json()["uploaded_voices"]:
-            client.delete(f"{URL}/{voice['id']}")
 
 
 def stored(client: httpx.Client, name: str = "Mine", **fields: Any) -> dict[str, Any]:
@@ -57,37 +22,6 @@ def stored(client: httpx.Client, name: str = "Mine", **fields: Any) -> dict[str,
     assert response.status_code == 200, response.text
     voice: dict[str, Any] = response.json()
     return voice
-
-
-def post(client: httpx.Client, sample: Any = WAV, **fields: Any) -> httpx.Response:
-    form = {"name": "Mine", "consent": CONSENT, **fields}
-    parts: dict[str, Any] = {
-        name: (None, value) for name, value in form.items() if value is not None
-    }
-    if sample is not None:
-        parts["audio_sample"] = ("upload", sample)
-    return client.post(URL, files=parts)
-
-
-def asked(**more: Any) -> dict[str, Any]:
-    return {"model": MODEL, "input": "words", "response_format": "pcm", **more}
-
-
-def last_opened(gateway: RunningGateway) -> Chunk[Request]:
-    return gateway.stages.stages["thinker"].opened[-1]
-
-
-def sound_of(gateway: RunningGateway) -> tuple[Any, str | None]:
-    """What the entry got to speak with: samples, and their words."""
-    chunk = last_opened(gateway)
-    reference = given_text(chunk.message).reference
-    samples = chunk.tensors["reference"].numpy()
-    assert reference is not None
-    assert reference.key == key_of(samples)
-    return samples, reference.text
-
-
-# Voices
 
 
 def test_the_sdk_stores_a_voice_and_speaks_with_it(cloning: RunningGateway) -> None:
@@ -262,82 +196,3 @@ def test_while_the_stage_loads_nothing_is_stored(tmp_path: Path) -> None:
         for response in (post(client), client.post(SPEECH, json=asked(ref_audio="x"))):
             assert response.status_code == 503
             assert response.json()["error"]["code"] == "loading"
-
-
-# Sounds that come with a text
-
-
-def test_a_sound_comes_with_the_text(asking: httpx.Client, cloning: RunningGateway) -> None:
-    more: dict[str, Any] = {"ref_audio": data_url(WAV), "ref_text": "said", "language": "en"}
-    more |= {"voice": "default", "task_type": "Base", "x_vector_only_mode": False}
-    response = asking.post(SPEECH, json=asked(**more))
-    assert response.status_code == 200, response.text
-    assert "x-omnistage-warning" not in response.headers
-    samples, text = sound_of(cloning)
-    assert np.array_equal(samples, SAMPLES)
-    assert text == "said"
-    request = last_opened(cloning).message
-    assert request.speaker is None
-    assert given_text(request).language == "English"
-
-
-def test_a_sound_may_be_a_file_below_the_allowed_folder(
-    asking: httpx.Client, cloning: RunningGateway, folder: Path
-) -> None:
-    response = asking.post(SPEECH, json=asked(ref_audio=f"file://{folder}/voice.wav"))
-    assert response.status_code == 200, response.text
-    samples, text = sound_of(cloning)
-    assert np.array_equal(samples, SAMPLES)
-    assert text is None
-
-
-@pytest.mark.parametrize(
-    ("more", "param"),
-    [
-        ({}, "voice"),
-        ({"voice": "ethan"}, "voice"),
-        ({"ref_audio": 3}, "ref_audio"),
-        ({"ref_audio": "voice.wav"}, "ref_audio"),
-        ({"ref_audio": "data:audio/wav;base64,!"}, "ref_audio"),
-        ({"ref_audio": "data:audio/wav;base64,"}, "ref_audio"),
-        ({"ref_audio": data_url(b"no sound")}, "ref_audio"),
-        ({"ref_audio": data_url(wav_of(tone(0.2)))}, "ref_audio"),
-        ({"ref_audio": "http://127.0.0.1:9/voice.wav"}, "ref_audio"),
-        ({"ref_audio": "file:///etc/passwd"}, "ref_audio"),
-        ({"ref_audio": data_url(WAV), "voice": "ethan"}, "ref_audio"),
-        ({"ref_audio": data_url(WAV), "ref_text": ""}, "ref_text"),
-        ({"ref_text": "said"}, "ref_text"),
-        ({"ref_audio": data_url(WAV), "language": "Klingon"}, "language"),
-        ({"ref_audio": data_url(WAV), "task_type": "CustomVoice"}, "task_type"),
-        ({"ref_audio": data_url(WAV), "task_type": "Other"}, "task_type"),
-        ({"ref_audio": data_url(WAV), "speaker_embedding": [1.0]}, "speaker_embedding"),
-    ],
-)
-def test_what_cannot_be_spoken_with_is_refused_before_a_stage_gets_it(
-    more: dict[str, Any], param: str, asking: httpx.Client, cloning: RunningGateway
-) -> None:
-    before = len(cloning.stages.stages["thinker"].opened)
-    response = asking.post(SPEECH, json=asked(**more))
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == param
-    assert len(cloning.stages.stages["thinker"].opened) == before
-    assert cloning.do(lambda: not cloning.stages.running)
-
-
-ONE_READ = httpx.Timeout(60, read=1.5)
-
-
-def test_sounds_in_use_share_the_room_of_media(tmp_path: Path) -> None:
-    """Of two that do not fit together the second waits until the first has been spoken with."""
-    long = data_url(wav_of(tone(40, 8_000), 8_000))  # 3.7 MiB, as the stages get it
-    room: Any = {"speech": CLONING, "speakers": [], "decode_bytes": 5 << 20, "arena_mb": 16}
-    with (
-        running_gateway(tmp_path, OMNI, **room) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=600) as client,
-    ):
-        with client.stream("POST", SPEECH, json=asked(input="endless", ref_audio=long)) as first:
-            sounding = first.iter_bytes()
-            next(sounding)
-            with pytest.raises(httpx.ReadTimeout):
-                client.post(SPEECH, json=asked(ref_audio=long), timeout=ONE_READ)
-        assert client.post(SPEECH, json=asked(ref_audio=long)).status_code == 200

@@ -1,76 +1,34 @@
 """Responses with images: `image_generation_call` items, their events in order, refusals."""
 
 import base64
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
 from openai.types.responses import response_output_item as items
-from support.doors import ONE_SHOT
-from support.gateway import MIXED, MODEL, TEXT_ONLY, RunningGateway, running_gateway
+from support.gateway import MODEL, RunningGateway
+from support.image_responses import (
+    CALL,
+    DATA_URL,
+    DRAWN,
+    END,
+    FUNCTION,
+    TOOL,
+    URL,
+    events_of,
+    kinds,
+    user,
+    whole,
+)
 from support.openai_spec import assert_valid
-from support.pictures import mask_png, pixels_of, png
-from support.response_events import COMMON, checked_events
+from support.pictures import mask_png, pixels_of
 
-URL = "/v1/responses"
-TOOL: dict[str, Any] = {"type": "image_generation", "size": "64x32"}
-FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
-DATA_URL = "data:image/png;base64," + base64.b64encode(png(48, 32)).decode()
-CALL = "image_generation_call"
 BEGIN = ["created", "in_progress"]
-DRAWN = ["output_item.added", f"{CALL}.in_progress", f"{CALL}.generating"]
-END = [f"{CALL}.completed", "output_item.done"]
-COMPONENTS = {
-    **COMMON,
-    f"response.{CALL}.in_progress": "ResponseImageGenCallInProgressEvent",
-    f"response.{CALL}.generating": "ResponseImageGenCallGeneratingEvent",
-    f"response.{CALL}.partial_image": "ResponseImageGenCallPartialImageEvent",
-    f"response.{CALL}.completed": "ResponseImageGenCallCompletedEvent",
-}
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    with running_gateway(tmp_path_factory.mktemp("mixed"), MIXED) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def mixed_client(mixed: RunningGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=mixed.url, timeout=600, limits=ONE_SHOT) as client:
-        yield client
-
-
-def whole(client: httpx.Client, said: Any = "a cat", **more: Any) -> dict[str, Any]:
-    answer = client.post(URL, json={"model": MODEL, "input": said, **more})
-    assert answer.status_code == 200, answer.text
-    assert_valid(answer.json(), "Response", "responses")
-    response: dict[str, Any] = answer.json()
-    return response
-
-
-def events_of(client: httpx.Client, said: Any = "a cat", **more: Any) -> list[dict[str, Any]]:
-    """The events of one streamed response, each checked."""
-    answer = client.post(URL, json={"model": MODEL, "input": said, "stream": True, **more})
-    return checked_events(answer, COMPONENTS)
-
-
-def kinds(events: list[dict[str, Any]]) -> list[str]:
-    return [event["type"].removeprefix("response.") for event in events]
 
 
 def part(url: str = DATA_URL) -> dict[str, Any]:
     return {"type": "input_image", "image_url": url}
-
-
-def user(*content: Any) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": [{"type": "input_text", "text": "a hat"}, *content]}]
-
-
-# A server of images
 
 
 def test_the_strict_sdk_reads_an_image(images: RunningGateway, images_openai: OpenAI) -> None:
@@ -249,98 +207,3 @@ def test_what_an_image_cannot_be_is_refused_by_its_place(
     assert answer.status_code == (404 if param == "model" else 400), error
     assert_valid(answer.json(), "ErrorResponse", "responses")
     assert str(error["param"]).startswith(param), error
-
-
-# A server that draws what it writes
-
-
-def test_a_model_that_draws_what_it_writes_draws_where_the_tool_is_given(
-    mixed: RunningGateway, mixed_client: httpx.Client
-) -> None:
-    answer = whole(mixed_client, "Hi", tools=[{**TOOL, "num_inference_steps": 3}], seed=4)
-    message, call = answer["output"]
-    assert message["content"][0]["text"] == "Hello there"
-    assert pixels_of(call["result"]).shape == (32, 64, 3)
-    assert answer["usage"]["output_tokens"] == 3 + 8
-    request = mixed.stages.stages["thinker"].last_request
-    assert request.path == ["thinker", "dit"]
-    assert request.image is not None
-    assert (request.image.fields["width"], request.image.fields["num_inference_steps"]) == (64, 3)
-    assert "tools" not in request.fields
-
-
-def test_fields_that_a_drawn_answer_cannot_have_are_named(mixed_client: httpx.Client) -> None:
-    tool = {**TOOL, "partial_images": 1, "strength": 0.5}
-    answer = mixed_client.post(URL, json={"input": "Hi", "tools": [tool]})
-    assert answer.status_code == 200
-    assert answer.headers["x-omnistage-warning"].endswith(
-        ": tools[0].partial_images, tools[0].strength"
-    )
-
-
-def test_the_words_of_a_drawn_answer_end_before_its_image(mixed_client: httpx.Client) -> None:
-    events = events_of(mixed_client, "Hi", tools=[TOOL, FUNCTION])
-    text, drawing = kinds(events), [*DRAWN, *END, "completed"]
-    assert text[-len(drawing) :] == drawing
-    assert text[-len(drawing) - 1] == "output_item.done"
-    assert [item["type"] for item in events[-1]["response"]["output"]] == ["message", CALL]
-    assert [event["output_index"] for event in events if f".{CALL}." in event["type"]] == [1] * 3
-
-
-@pytest.mark.parametrize(
-    ("choice", "is_drawn", "functions"),
-    [
-        ("auto", True, "auto"),
-        ({"type": "image_generation"}, True, None),
-        ("none", False, None),
-        ({"type": "function", "name": "look"}, False, {"function": {"name": "look"}}),
-    ],
-)
-def test_the_choice_of_tools_says_whether_there_is_an_image(
-    choice: Any, is_drawn: bool, functions: Any, mixed: RunningGateway, mixed_client: httpx.Client
-) -> None:
-    answer = whole(mixed_client, "Hi", tools=[TOOL, FUNCTION], tool_choice=choice)
-    assert any(item["type"] == CALL for item in answer["output"]) == is_drawn
-    body: Any = mixed.stages.stages["thinker"].last_body
-    chosen: Any = body.get("tool_choice")
-    if isinstance(functions, dict):
-        assert chosen["function"] == functions["function"]
-    else:
-        assert (chosen if chosen != "none" else None) == functions
-
-
-def test_a_drawn_answer_is_gone_on_with(mixed: RunningGateway, mixed_client: httpx.Client) -> None:
-    first = whole(mixed_client, "Hi", tools=[TOOL])
-    whole(mixed_client, "Hi", previous_response_id=first["id"])
-    said = mixed.stages.stages["thinker"].last_request.fields["messages"]
-    assert [message["role"] for message in said] == ["user", "assistant", "user"]
-
-
-@pytest.mark.parametrize(
-    ("tool", "param"),
-    [
-        ({**TOOL, "size": "64by32"}, "tools[0].size"),
-        ({**TOOL, "action": "edit"}, "tools[0].action"),
-        ({**TOOL, "input_image_mask": {"image_url": DATA_URL}}, "tools[0].input_image_mask"),
-    ],
-)
-def test_what_a_drawn_answer_cannot_have_is_refused_by_its_place(
-    tool: dict[str, Any], param: str, mixed_client: httpx.Client
-) -> None:
-    answer = mixed_client.post(URL, json={"input": "Hi", "tools": [tool]})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == param
-
-
-# A server without images
-
-
-def test_a_model_without_images_refuses_the_tool_and_its_items(tmp_path: Path) -> None:
-    with running_gateway(tmp_path, TEXT_ONLY) as running:
-        client = httpx.Client(base_url=running.url, timeout=600)
-        tool = client.post(URL, json={"input": "Hi", "tools": [TOOL]})
-        item = {"type": CALL, "id": "ig_1", "status": "completed", "result": "AAAA"}
-        call = client.post(URL, json={"input": [item, *user()]})
-        client.close()
-    assert (tool.status_code, tool.json()["error"]["param"]) == (400, "tools[0].type")
-    assert (call.status_code, call.json()["error"]["param"]) == (400, "input[0].type")
