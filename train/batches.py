@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from language.samples import HOP, Sample, num_audio_tokens, tokenizer_of_all
+from language.tasks import Tasks
 from loop import Run
-from samples import HOP, Sample, num_audio_tokens, tokenizer_of_all
-from tasks import Tasks
 from towers import MERGE, PATCH, Segments
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
 

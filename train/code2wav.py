@@ -6,9 +6,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import torchaudio
+from language.tokens import make_tokenizer
 from loop import Training, adam, arguments
 from sizes import FRAME, NUM_CODEBOOKS, small_config
-from tokens import make_tokenizer
 from torch import nn
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
 from utterances import codes_path, load_waves

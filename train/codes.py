@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 import torchaudio
+from language.samples import Writer
 from loop import Run, arguments
-from samples import Writer
 from sizes import CODEBOOK_SIZE, NUM_CODEBOOKS
 from utterances import codes_path, flattened, load_utterances, load_waves
 from voices import FLITE_RATE_HZ

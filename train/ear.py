@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from language.texts import spoken, to_speak
 from pocketsphinx import Decoder
-from texts import spoken, to_speak
 from world import WORDS
 
 Samples = npt.NDArray[np.int16]

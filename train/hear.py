@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from ear import Ear, errors, words
-from samples import Writer
+from language.samples import Writer
+from language.texts import to_speak
 from sizes import CODEBOOK_SIZE, NUM_CODEBOOKS
-from texts import to_speak
 from towers import speed_up
 from transformers import DynamicCache, Qwen3OmniMoeForConditionalGeneration
 from utterances import FRAME_16K

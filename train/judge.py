@@ -17,13 +17,12 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 from ear import Ear, Samples, errors, words
+from language.questions import FEW
+from language.texts import Talk, spoken, talk, to_speak
+from language.tools import WEATHER, tool_talk
 from pictures import ask, draw, scene
 from PIL import Image
-from questions import FEW
-from texts import Talk, spoken, talk, to_speak
 from voices import FLITE_RATE_HZ, SPEAKERS, speak
-
-from tools import WEATHER, tool_talk
 
 BESIDE = 16  # other answers at the same time
 

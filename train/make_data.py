@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from language.questions import weather
+from language.samples import HOP, Sound
+from language.tasks import Asked
+from language.texts import spoken, to_speak
 from pictures import ask, scene
-from questions import weather
-from samples import HOP, Sound
-from tasks import Asked
-from texts import spoken, to_speak
 from utterances import FRAME_16K, HELD_OUT, Utterance, padded_frames, save_part
 from voices import FLITE_RATE_HZ, SPEAKERS, speak, speak_words, trimmed
 

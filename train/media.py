@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 from batches import collate
+from language.samples import Sample
+from language.tokens import make_tokenizer
 from loop import arguments
-from samples import Sample
 from sizes import small_config
 from thinker import Reader, new_thinker, read_tasks
-from tokens import make_tokenizer
 from towers import speed_up
 
 COUNT, AT_ONCE = 4096, 128

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import psutil
+from language.texts import to_speak
 from support.server import TinyServer, running_server
-from texts import to_speak
 from voices import SPEAKERS
 
 MIB = 2**20

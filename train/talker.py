@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from language.samples import Writer
+from language.texts import talk
+from language.tokens import make_tokenizer
 from loop import Training, adam, arguments
-from samples import Writer
 from sizes import CODEBOOK_SIZE, NUM_CODEBOOKS, WIDTH, small_config
-from texts import talk
 from thinker import embedding_table
-from tokens import make_tokenizer
 from torch import nn
 from towers import speed_up
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling

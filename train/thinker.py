@@ -6,12 +6,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from batches import CHUNK, Score, judged, loader
+from language.samples import HOP
+from language.tasks import Tasks
+from language.tokens import make_tokenizer
 from loop import Run, Training, adam, arguments
 from pictures import KINDS
-from samples import HOP
 from sizes import small_config
-from tasks import Tasks
-from tokens import make_tokenizer
 from torch import nn
 from towers import SEGMENTS, Mel, pixel_rows, speed_up
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling

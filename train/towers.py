@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from language.samples import HOP
 from loop import dense_experts
-from samples import HOP
 from torch import nn
 from transformers import WhisperFeatureExtractor
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from samples import Writer
+from language.samples import Writer
 
 FRAME_16K = 1280  # 80 ms
 HELD_OUT = 512  # the last ones of all, which are judged and never trained

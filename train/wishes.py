@@ -6,7 +6,7 @@ from collections import Counter
 
 import httpx
 from image.sheet import held_out
-from questions import question
+from language.questions import question
 from support.drawings import asked
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from language.tokens import make_tokenizer
 from loop import begin
 from sizes import small_config
-from tokens import make_tokenizer
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
 from omnistage.stages.checkpoint.files import generation_config, write_json, write_tokenizer

@@ -5,9 +5,8 @@ import json
 from typing import Any
 
 import pytest
+from language.tools import WEATHER
 from support.meaning import SmallServer, chat_body
-
-from tools import WEATHER
 
 pytestmark = pytest.mark.engine
 

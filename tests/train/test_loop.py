@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 import write
+from language.tokens import make_tokenizer
 from loop import Run, begin
 from safetensors.torch import load_file
 from sizes import small_config
-from tokens import make_tokenizer
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
 
 from omnistage.stage_configs.models.embedded import CHECKPOINTS

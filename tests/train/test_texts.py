@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 import torch
 from batches import spelled
+from language.questions import FEW, question
+from language.samples import HOP, Sound, Writer, num_audio_tokens, tokenizer_of_all
+from language.tasks import Asked, Tasks
+from language.texts import talk, to_speak
+from language.tools import tool_talk
 from make_data import questions_about_pictures
 from pictures import scene
-from questions import FEW, question
-from samples import HOP, Sound, Writer, num_audio_tokens, tokenizer_of_all
-from tasks import Asked, Tasks
-from texts import talk, to_speak
 from utterances import Utterance
 from world import is_held_out, number
-
-from tools import tool_talk
 
 
 @pytest.mark.parametrize(

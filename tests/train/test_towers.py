@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from batches import collate
+from language.samples import HOP, Picture, Sample, Sound, Writer, picture_marks, sound_marks
 from pictures import draw, labels, scene
-from samples import HOP, Picture, Sample, Sound, Writer, picture_marks, sound_marks
 from thinker import Reader, new_thinker
 from towers import Mel, patches, speed_up
 from transformers import Qwen2VLImageProcessor, WhisperFeatureExtractor

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from language.samples import Writer
 from loop import Run
-from samples import Writer
 from utterances import HELD_OUT, Library, Utterance, codes_path, flattened
 
 WORDS = ("hello", "good morning", "the number is seven")

@@ -6,7 +6,7 @@ A question belongs to the held-out part by a hash of its words, so what is judge
 import random
 from collections.abc import Callable, Sequence
 
-from sentences import sentence, story
+from language.sentences import sentence, story
 from world import (
     ANIMALS,
     CAPITALS,

@@ -3,8 +3,8 @@
 import json
 import random
 
+from language.texts import talk, to_speak
 from pictures import ask, prompt, scene
-from texts import talk, to_speak
 from tokenizers import AddedToken, Tokenizer, models, trainers
 from world import WORDS
 

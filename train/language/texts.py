@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from questions import FEW, SAID, question
-from sentences import picture_answer, salad, sentence
+from language.questions import FEW, SAID, question
+from language.sentences import picture_answer, salad, sentence
 from world import CAPITALS, COLOURS, FOODS, NAMES, SHAPES, is_held_out, number
 
 SALAD = 55  # parts in 100 of what is spoken

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from tokens import make_tokenizer
+from language.tokens import make_tokenizer
 
 from omnistage.stages.checkpoint.tokenizer import TinyTokenizer
 from omnistage.stages.vllm.models.rope import Grid, rope_positions

@@ -3,9 +3,9 @@
 import json
 import random
 
-from questions import question, weather
-from sentences import weather_answer
-from texts import Talk
+from language.questions import question, weather
+from language.sentences import weather_answer
+from language.texts import Talk
 from world import SKIES, is_held_out
 
 WEATHER = {

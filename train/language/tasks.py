@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pictures
+from language.samples import Picture, Sample, Sound, Writer, picture_marks, sound_marks
+from language.texts import SYSTEM, sloppy, talk
+from language.tools import tool_talk, tools_turn, weather_call
 from pictures import SIZES, Scene, as_sent, ask, draw, scene
-from samples import Picture, Sample, Sound, Writer, picture_marks, sound_marks
-from texts import SYSTEM, sloppy, talk
 from world import ONES
-
-from tools import tool_talk, tools_turn, weather_call
 
 TRANSCRIBE = "Transcribe the audio into text, word for word. Answer with the text only."
 
