@@ -19,10 +19,14 @@ define INSTALL
 	touch $(1)/.ready
 endef
 
+# pip would compile each module, of which a quarter is ever imported. Python compiles those, and keeps what it has compiled,
+# whatever the environment says: hundreds of processes start.
+export PYTHONDONTWRITEBYTECODE :=
+
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml scripts/torch_index.py stages/cpu_shim.py
-	$(call INSTALL,$(VENV),cpu$(COMMA)dev,--quiet)
+	$(call INSTALL,$(VENV),cpu$(COMMA)dev,--quiet --no-compile)
 
 $(DEMO)/.ready: pyproject.toml scripts/torch_index.py stages/cpu_shim.py
 	$(call INSTALL,$(DEMO),cpu$(COMMA)demo,)
@@ -32,8 +36,6 @@ demo: $(DEMO)/.ready
 	@$(DEMO)/bin/python scripts/small_demo.py
 
 # What starts engines, one test at a time, and beside it the rest, in two processes that give way. ARGS="tests/server": these.
-# Python keeps what it has compiled, whatever the environment says: hundreds of processes start.
-test: export PYTHONDONTWRITEBYTECODE :=
 test: venv
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python scripts/suite.py
