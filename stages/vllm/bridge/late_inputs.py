@@ -31,6 +31,9 @@ MAX_CLOSED = 4096  # ids of ended requests that are remembered
 IDLE_S = 0.5  # between two looks of an idle engine's thread
 STANDSTILL_S = 5.0  # between two steps: the engine, or its whole machine, did not run
 EARLY_S = 30.0  # chunks of a request that the engine does not get within this time are dropped
+# The same beside an engine that does not step: it may be idle, or obey a command of many minutes
+# with the request in its queue. The longest command may take 600 s unless a graph file says more.
+EARLY_IDLE_S = 3600.0
 
 
 class LateInputs:
@@ -88,13 +91,13 @@ class LateInputs:
                 self._collect()
         except (ConnectorError, UnknownMessage):
             logger.exception("what came for ended requests could not be taken")
-        self._forget_early()
+        self._forget_early(EARLY_IDLE_S)
 
-    def _forget_early(self) -> None:
-        """Drop what nobody has asked for; the caller has the lock."""
+    def _forget_early(self, limit_s: float) -> None:
+        """Drop what nobody has asked for in this time; the caller has the lock."""
         now = time.monotonic()
         for request_id, (came_at, _) in list(self._early.items()):
-            if now - came_at > EARLY_S and request_id not in self._expected:
+            if now - came_at > limit_s and request_id not in self._expected:
                 del self._early[request_id]
 
     def _note_idle(self) -> None:
@@ -177,7 +180,7 @@ class LateInputs:
         now = time.monotonic()
         pause_s, self._looked_at = now - self._looked_at, now
         with self._lock:
-            self._forget_early()
+            self._forget_early(EARLY_S)
         if pause_s > STANDSTILL_S:
             for inputs in self._by_id.values():
                 inputs.waits_since = min(now, inputs.waits_since + pause_s)

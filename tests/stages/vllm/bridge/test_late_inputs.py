@@ -29,7 +29,7 @@ from omnistage.connectors.contract import Receiver
 from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.connectors.shm import ShmConnector, ShmOptions
 from omnistage.stages.messages.edge import EDGE, Edge, Rows, StageTokens
-from omnistage.stages.vllm.bridge.late_inputs import EARLY_S, LateInputs
+from omnistage.stages.vllm.bridge.late_inputs import EARLY_IDLE_S, EARLY_S, LateInputs
 from omnistage.stages.vllm.bridge.late_rows import ALL
 from omnistage.stages.vllm.bridge.request_inputs import RequestInputs
 from omnistage.stages.vllm.step.request_options import (
@@ -111,6 +111,26 @@ def test_chunks_of_a_request_that_never_comes_are_dropped(feed: Feed, clock: Clo
     feed.send(tokens(7))
     clock.now += EARLY_S + 1
     feed.late.overdue()
+    assert feed.late.open("a", options()).available == 5
+
+
+def test_chunks_are_kept_while_an_engine_obeys_a_long_command_before_it_gets_their_request(
+    feed: Feed, clock: Clock
+) -> None:
+    feed.send(tokens(7))
+    clock.now += 600
+    feed.late._take_late(has_come=False)
+    feed.late.expect("a")  # it is in the engine's queue behind the command
+    assert feed.late.overdue() == []
+    assert feed.late.open("a", options()).available == 6
+
+
+def test_chunks_of_a_request_that_never_comes_to_an_idle_engine_are_dropped(
+    feed: Feed, clock: Clock
+) -> None:
+    feed.send(tokens(7))
+    clock.now += EARLY_IDLE_S + 1
+    feed.late._take_late(has_come=False)
     assert feed.late.open("a", options()).available == 5
 
 
