@@ -21,7 +21,7 @@ from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.images import File, image_bytes, read_images, read_mask
 from omnistage.server.media.incoming import BASE_BYTES, BYTES_PER_FRAME_PIXEL, in_pieces
 from omnistage.server.media.video.frames import film_of, scan_of
-from omnistage.server.runtime.media_input import Piece
+from omnistage.server.runtime.inputs import Piece
 from omnistage.stages.messages.body import GivenMedium
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import MediumKind, MediumPiece

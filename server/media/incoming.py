@@ -19,7 +19,7 @@ from omnistage.server.media.medium import Medium
 from omnistage.server.media.sound import RawAudio, SoundTrack
 from omnistage.server.media.video.frames import film_of, scan_of, video_pixels
 from omnistage.server.media.video.watching import FrameChooser
-from omnistage.server.runtime.media_input import Piece
+from omnistage.server.runtime.inputs import Piece
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import MediumKind, MediumPiece
 

@@ -10,9 +10,9 @@ from omnistage.server.common.trace import FINISHED
 from omnistage.server.runtime.first_sound import SpokenPlaces
 from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.flight import Flight, Item
+from omnistage.server.runtime.inputs import late_text
 from omnistage.server.runtime.request import InputTokensOutput, Output, output_of
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.server.runtime.text_input import late_text
 from omnistage.stages.messages.to_gateway import (
     Failed,
     InputTokens,

@@ -14,12 +14,11 @@ from omnistage.server.runtime.arrivals import Intake, loop_time
 from omnistage.server.runtime.first_sound import SpokenPlaces
 from omnistage.server.runtime.fleet import Ends, Fleet
 from omnistage.server.runtime.flight import Flight, Ticket
-from omnistage.server.runtime.media_input import MediaInput
+from omnistage.server.runtime.inputs import MediaInput, TextInput
 from omnistage.server.runtime.readiness import dead, lost, stopping
 from omnistage.server.runtime.request import GraphRequest, Output
 from omnistage.server.runtime.routes import Routes
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.server.runtime.text_input import TextInput
 from omnistage.stages.messages.addresses import GATEWAY as GATEWAY_END
 from omnistage.stages.messages.to_gateway import (
     OfRequest,

@@ -8,10 +8,9 @@ from msgspec import structs
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.server.common.errors import ApiError
-from omnistage.server.runtime.media_input import MediaInput
+from omnistage.server.runtime.inputs import MediaInput, TextInput
 from omnistage.server.runtime.samples import SampleFormat, sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.server.runtime.text_input import TextInput
 from omnistage.stage_configs.json_types import Json, JsonMap
 from omnistage.stages.messages import to_gateway, to_stage
 from omnistage.stages.messages.body import GivenText

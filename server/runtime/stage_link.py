@@ -10,7 +10,7 @@ from typing import Protocol
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.server.runtime.changes import Change, without
-from omnistage.server.runtime.media_input import Piece
+from omnistage.server.runtime.inputs import Piece
 from omnistage.server.runtime.stage_record import COUNTERS, StageRecord, StageState
 from omnistage.stage_configs.replicas import stage_of
 from omnistage.stages.messages.to_gateway import (

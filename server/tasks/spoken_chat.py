@@ -11,9 +11,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from omnistage.server.runtime.flight import Ticket
+from omnistage.server.runtime.inputs import TextInput
 from omnistage.server.runtime.request import AudioOutput, Output, Outputs, TextOutput
 from omnistage.server.runtime.samples import SampleFormat
-from omnistage.server.runtime.text_input import TextInput
 from omnistage.server.tasks.chat.chunks import delta_of
 from omnistage.server.tasks.chat.schema import ChatRequest
 from omnistage.server.tasks.chat_task import run_chat

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from omnistage.server.common.errors import invalid
 from omnistage.server.runtime.flight import Ticket
+from omnistage.server.runtime.inputs import TextInput, late_text
 from omnistage.server.runtime.request import AudioOutput, GraphRequest, Output
-from omnistage.server.runtime.text_input import TextInput, late_text
 from omnistage.server.tasks.speech.pieces import is_blank, sentence_ends
 from omnistage.server.tasks.speech.requests import numbered, words_of
 

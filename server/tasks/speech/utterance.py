@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from omnistage.server.common.errors import ApiError
-from omnistage.server.runtime.text_input import TextInput
+from omnistage.server.runtime.inputs import TextInput
 from omnistage.server.tasks.speech.choice import VoiceChoice
 from omnistage.server.tasks.speech.reference import Reference
 from omnistage.server.tasks.speech.speech_fields import SpeechRequest

@@ -23,7 +23,7 @@ from support.speech_stream import (
     until_done,
 )
 
-from omnistage.server.runtime.text_input import TextInput
+from omnistage.server.runtime.inputs import TextInput
 from omnistage.stages.messages.to_stage import MoreText, Request
 
 

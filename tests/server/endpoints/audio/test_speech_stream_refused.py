@@ -26,7 +26,7 @@ from omnistage.server.endpoints.audio import speech_stream, speech_stream_events
 from omnistage.server.endpoints.audio.speech_stream import IDLE_S
 from omnistage.server.http.protocol.socket_life import NORMAL, POLICY
 from omnistage.server.http.protocol.socket_protocol import MAX_FRAGMENTS
-from omnistage.server.runtime.text_input import TextInput
+from omnistage.server.runtime.inputs import TextInput
 from omnistage.stages.messages.to_gateway import Speech
 
 

@@ -29,7 +29,7 @@ from websockets.typing import Subprotocol
 from omnistage.server.http.access.cors import Cors
 from omnistage.server.http.access.keys import Keys
 from omnistage.server.http.protocol.socket_life import RESTART
-from omnistage.server.runtime.text_input import TextInput
+from omnistage.server.runtime.inputs import TextInput
 from omnistage.stages.messages.to_gateway import Speech
 from omnistage.stages.messages.to_stage import Cancel
 

@@ -1,15 +1,35 @@
-"""The text of a request that goes on while it is served: its body has the first piece."""
+"""Parts of a request that come in pieces: its media before it, its text while it is served."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from typing import Protocol
 
+from omnistage.connectors.chunk import Tensor
 from omnistage.server.common.errors import ApiError
+from omnistage.stages.messages.to_gateway import Reading
+from omnistage.stages.messages.to_stage import MediumPiece
 
 GAP_S = 30.0  # from one piece to the next
 WHOLE_S = 600.0  # from the first to the last
 
+Piece = tuple[MediumPiece, Tensor]
+
+
+class MediaInput(Protocol):
+    """Reads media as fast as a stage takes them."""
+
+    def pieces(self, reading: Reading) -> AsyncGenerator[Piece, None]:
+        """Yield all pieces in order, as a stage with this reading takes them, as often as asked.
+
+        Raises ApiError for a medium that cannot be read, is too large or is not for this stage.
+        """
+
 
 class TextInput:
-    """Takes pieces, and gives them out joined as fast as the stage takes them."""
+    """The text of a request that goes on while it is served: its body has the first piece.
+
+    Takes pieces, and gives them out joined as fast as the stage takes them.
+    """
 
     def __init__(self, gap_s: float = GAP_S, whole_s: float = WHOLE_S) -> None:
         now = asyncio.get_running_loop().time()

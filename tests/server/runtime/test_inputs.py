@@ -15,7 +15,7 @@ from support.waiting import until
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.server.common.errors import ApiError, invalid
-from omnistage.server.runtime.media_input import Piece
+from omnistage.server.runtime.inputs import Piece
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
