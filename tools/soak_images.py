@@ -108,10 +108,7 @@ FAMILIES_SOAKED = {
         "prior", {"ids": ("prior", "received"), **FLOW}, MANY_IDS, sampling={"temperature": 0}
     ),
     "mammothmoda2": Soaked(
-        "image_ids",
-        {"ids": ("image_ids", "received"), **FLOW},
-        MANY_IDS,
-        talk=(WORDS, "content"),
+        "image_ids", {"ids": ("image_ids", "received"), **FLOW}, MANY_IDS, talk=(WORDS, "content")
     ),
     "omnigen2": Soaked(
         "mllm", {"texts": ("mllm", "received"), **FLOW}, talk=({**WORDS, **NO_PICTURE}, "content")

@@ -159,9 +159,7 @@ async def test_a_thought_is_streamed_before_its_image(
     async with (
         httpx.AsyncClient(timeout=600) as client,
         client.stream(
-            "POST",
-            f"{server.url}/v1/chat/completions",
-            json={**body, "extra": extra_of(drawing)},
+            "POST", f"{server.url}/v1/chat/completions", json={**body, "extra": extra_of(drawing)}
         ) as answer,
     ):
         async for line in answer.aiter_lines():

@@ -2,58 +2,23 @@
 
 import base64
 import json
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from openai import BadRequestError, OpenAI, pydantic_function_tool
-from openai.types.chat import ChatCompletion
-from pydantic import BaseModel
+from openai import BadRequestError, OpenAI
 from support.openai_answers import ask, ask_whole
+from support.openai_chats import HELLO, NO_SPACE, SPOKEN, Look, usage_of
 from support.openai_spec import assert_valid
 from support.prompts import PICTURE, SHORT, image_part, sound_part, text, video_bytes, video_part
 from support.server import TinyServer
 
 pytestmark = pytest.mark.engine
-
-HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
-# The tiny model likes white space, of which JSON may have any amount; a byte is a token.
-NO_SPACE = {str(byte): -100 for byte in b"\t\n\r "}
-
-SPOKEN: dict[str, Any] = {
-    "modalities": ["text", "audio"],
-    "audio": {"voice": "ethan", "format": "pcm16"},
-}
 SHORT_SPEECH = {"stage_params": {"talker": {"temperature": 0, "max_tokens": 20}}}
-
-
-class Look(BaseModel):
-    """Looks there."""
-
-    at: Literal["left", "right"]
-    again: bool
-
-
-class Go(BaseModel):
-    far: bool
-
-
-TOOLS: Any = [pydantic_function_tool(Look), pydantic_function_tool(Go)]
 
 
 @pytest.fixture
 def greedy(server: TinyServer) -> dict[str, Any]:
     return {"model": server.model, "messages": HELLO, "temperature": 0, "max_tokens": 16}
-
-
-def usage_of(completion: ChatCompletion) -> Any:
-    assert completion.usage is not None
-    usage = completion.usage.model_dump()
-    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    for side in ("prompt", "completion"):
-        details = usage[f"{side}_tokens_details"]
-        parts = [details.get(f"{kind}_tokens", 0) for kind in ("text", "audio", "image")]
-        assert sum(parts) == usage[f"{side}_tokens"]
-    return usage
 
 
 def test_text(client: OpenAI, greedy: dict[str, Any]) -> None:
@@ -115,9 +80,6 @@ def test_a_developer_is_heard_as_a_system(client: OpenAI, greedy: dict[str, Any]
     assert len(prompts[0]) > len("Be kind.Hello")
 
 
-# Structured output
-
-
 def test_json(client: OpenAI, greedy: dict[str, Any]) -> None:
     brace = {**NO_SPACE, str(ord("}")): 100}
     answers = ask(client, **greedy, response_format={"type": "json_object"}, logit_bias=brace)
@@ -153,99 +115,6 @@ def test_a_choice_of_words(client: OpenAI, greedy: dict[str, Any]) -> None:
     answers = ask(client, **greedy, extra_body=choice)
     assert len(set(answers.texts)) == 1
     assert answers.texts[0] in ("yes", "no")
-
-
-# Tools
-
-
-def forced(name: str) -> Any:
-    return {"type": "function", "function": {"name": name}}
-
-
-def allowed(name: str, mode: str) -> Any:
-    tools = {"mode": mode, "tools": [forced(name)]}
-    return {"type": "allowed_tools", "allowed_tools": tools}
-
-
-@pytest.fixture
-def with_tools(greedy: dict[str, Any]) -> dict[str, Any]:
-    return {**greedy, "max_tokens": 200, "tools": TOOLS, "logit_bias": NO_SPACE}
-
-
-@pytest.mark.parametrize(
-    ("choice", "name"),
-    [
-        ("required", None),
-        (forced("Look"), "Look"),
-        (forced("Go"), "Go"),
-        (allowed("Go", "required"), "Go"),
-        (allowed("Look", "required"), "Look"),
-    ],
-)
-def test_a_forced_call(
-    choice: Any, name: str | None, client: OpenAI, with_tools: dict[str, Any]
-) -> None:
-    answers = ask(client, **with_tools, tool_choice=choice, parallel_tool_calls=False)
-    calls = []
-    for completion in (answers.whole, answers.helped):
-        message = completion.choices[0].message
-        assert not message.content
-        (call,) = message.tool_calls or []
-        assert call.type == "function"
-        assert name in (None, call.function.name)
-        model: type[BaseModel] = Look if call.function.name == "Look" else Go
-        model.model_validate_json(call.function.arguments, strict=True)
-        calls.append((call.function.name, json.loads(call.function.arguments)))
-    assert calls[0] == calls[1]
-
-
-def test_the_client_parses_a_call(client: OpenAI, with_tools: dict[str, Any]) -> None:
-    completion = client.chat.completions.parse(
-        **with_tools, tool_choice=forced("Look"), parallel_tool_calls=False
-    )
-    (call,) = completion.choices[0].message.tool_calls or []
-    assert isinstance(call.function.parsed_arguments, Look)
-
-
-CALL = r'<tool_call>\n\{"name": "Look", "arguments": \{"at": "(left|right)", "again": true\}\}\n'
-CALL += "</tool_call>"
-
-
-def test_calls_that_the_model_chooses(client: OpenAI, with_tools: dict[str, Any]) -> None:
-    """The tiny model never calls by itself: a pattern makes it write what a model would."""
-    pattern = {"structured_outputs": {"regex": f"Well, {CALL}\\n{CALL}"}}
-    answers = ask(client, **{**with_tools, "logit_bias": None}, extra_body=pattern)
-    assert answers.finish_reasons == ["tool_calls"] * 3
-    for completion in (answers.whole, answers.helped):
-        message = completion.choices[0].message
-        assert (message.content or "").strip() == "Well,"
-        calls = message.tool_calls or []
-        assert [call.type == "function" and call.function.name for call in calls] == ["Look"] * 2
-        assert len({call.id for call in calls}) == 2
-
-
-def test_tools_that_are_not_called(client: OpenAI, greedy: dict[str, Any]) -> None:
-    words = {"structured_outputs": {"choice": ["yes", "no"]}}
-    answers = ask(client, **greedy, tools=TOOLS, tool_choice="none", extra_body=words)
-    assert len(set(answers.texts)) == 1
-    assert not answers.whole.choices[0].message.tool_calls
-
-
-def test_a_call_and_its_result_go_back(client: OpenAI, with_tools: dict[str, Any]) -> None:
-    called = ask_whole(client, **with_tools, tool_choice=forced("Look")).choices[0].message
-    (call,) = called.tool_calls or []
-    assert call.type == "function"
-    result = {"role": "tool", "tool_call_id": call.id, "content": "a fox"}
-    messages = [*HELLO, called.model_dump(), result]
-    lengths = [
-        usage_of(ask_whole(client, **{**with_tools, "messages": asked, "max_tokens": 1}))
-        for asked in (HELLO, messages)
-    ]
-    more = lengths[1]["prompt_tokens"] - lengths[0]["prompt_tokens"]
-    assert more > len("a fox") + len(call.function.arguments)
-
-
-# Media and speech
 
 
 def test_media_are_counted_by_kind(
@@ -360,15 +229,6 @@ def test_a_spoken_answer_is_named_in_the_next_turn(client: OpenAI, greedy: dict[
         )
         prompts.append(completion.model_dump()["prompt_token_ids"])
     assert prompts[0] == prompts[1] == prompts[2]
-
-
-def test_a_call_makes_no_sound(client: OpenAI, with_tools: dict[str, Any]) -> None:
-    answers = ask(client, **with_tools, **SPOKEN, tool_choice=forced("Go"))
-    message = answers.whole.choices[0].message
-    assert message.tool_calls
-    assert message.audio is not None
-    assert (message.audio.data, message.audio.transcript) == ("", "")
-    assert usage_of(answers.whole)["completion_tokens_details"]["audio_tokens"] == 0
 
 
 def test_a_refusal_is_openai_s(client: OpenAI, greedy: dict[str, Any]) -> None:

@@ -257,10 +257,7 @@ FILES = [
     even("RGBA: a PNG of 16 bits", png(16, PNG_RGBA, big(25_700, 38_550, 51_400, 0x8080)), HALF),
     even("RGBA: a TIFF", tiff("<", TIFF_RGB, "BBBB", *COLOUR, 128, extra=ALPHA), HALF),
     even(
-        "RGBa: a TIFF",
-        tiff("<", TIFF_RGB, "BBBB", 50, 75, 100, 128, extra=PREMULTIPLIED),
-        HALF,
-        1,
+        "RGBa: a TIFF", tiff("<", TIFF_RGB, "BBBB", 50, 75, 100, 128, extra=PREMULTIPLIED), HALF, 1
     ),
     even("RGBA: a WebP", plain("RGBA", (*COLOUR, 128), "WEBP", lossless=True), HALF),
     even("RGBA: an AVIF", plain("RGBA", (*COLOUR, 128), "AVIF", quality=100), HALF, 3),

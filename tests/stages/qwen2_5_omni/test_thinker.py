@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import torch
-from support.prompts import (
-    QUESTIONS,
-    Question,
-    heard_question,
-    plain,
-    video_bytes,
-    video_question,
-)
+from support.prompts import QUESTIONS, Question, heard_question, plain, video_bytes, video_question
 from support.qwen2_5_omni_reference import Qwen2_5Reference, ThinkerRun
 from support.taken_media import opened_with_media
 from support.text_loras import adapted, write_text_lora
