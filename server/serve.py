@@ -17,7 +17,7 @@ from rich.console import Console
 from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
-from omnistage.server.common.listening import url_of
+from omnistage.server.http.listening import url_of
 from omnistage.server.http.protocol.head_limit import MAX_HEAD_BYTES
 from omnistage.server.http.protocol.http_protocol import GATEWAY_PROTOCOL
 from omnistage.server.http.protocol.socket_protocol import SOCKETS, GatewaySocket

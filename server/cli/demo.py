@@ -7,7 +7,7 @@ import typer
 
 from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.guard import HIGHEST_PORT, cannot_listen
-from omnistage.server.common.listening import url_of
+from omnistage.server.http.listening import url_of
 
 MISSING = "the page needs gradio and openai: pip install 'omnistage[demo]'"
 NEEDED = ("gradio", "openai")

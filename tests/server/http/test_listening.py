@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from omnistage.server.cli import app
-from omnistage.server.common.listening import url_of
+from omnistage.server.http.listening import url_of
 
 
 @pytest.mark.parametrize(
