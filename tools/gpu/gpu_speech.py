@@ -31,6 +31,7 @@ from typing import Any
 import httpx
 import numpy as np
 import yaml
+from candidates import in_float32
 from speech_asking import (
     BUILT_IN,
     CLONED,
@@ -57,14 +58,6 @@ TINY_WORDS = 5  # more are cut into several requests
 NUM_JUDGED, FRAMES_JUDGED = 8, 24
 SAME_IN_BF16, SAME_IN_FLOAT32 = 0.6, 0.95
 READY_S = 600.0
-
-
-def float32_graph(graph: dict[str, Any]) -> dict[str, Any]:
-    """The same stages and sizes in float32, with fewer requests at once: twice the memory."""
-    stages = {name: dict(stage) for name, stage in graph["stages"].items()}
-    for stage in stages.values():
-        stage["engine"] = {**stage["engine"], "dtype": "float32"}
-    return {**graph, "stages": stages}
 
 
 def eager_graph(graph: dict[str, Any]) -> dict[str, Any]:
@@ -180,7 +173,7 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
         (write_real_base if asked.cloned else write_real_custom_voice)(model)
     graph = yaml.safe_load(asked.graph.read_text())
     if asked.float32:
-        graph = float32_graph(graph)
+        in_float32(graph)
     if asked.invariant:
         graph["deterministic"] = True
     num_words = TINY_WORDS if asked.tiny else NUM_WORDS
