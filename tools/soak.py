@@ -26,7 +26,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 from support.chaos import NUM_STREAMS, chaos_graph, is_there, open_files, victims
-from support.hostile import Target
+from support.hostile_bodies import Target
 from support.hostile_soak import HostileSoak
 from support.image_requests import picture_server
 from support.prompts import QUESTIONS

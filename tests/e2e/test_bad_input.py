@@ -7,7 +7,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from support.bad_input import BAD, MODEL, REFUSED_BY_STAGES, Bad
+from support.bad_input import BAD, REFUSED_BY_STAGES
+from support.bad_parts import MODEL, Bad
 from support.dear_bodies import REFUSED_BY_A_STAGE, Dear
 from support.doors import ONE_SHOT
 from support.prompts import question, text

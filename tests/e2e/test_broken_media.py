@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from support.bad_input import url_part
+from support.bad_parts import url_part
 from support.broken import BREAKAGES, KINDS, is_internal
 from support.pictures import png
 from support.prompts import text

@@ -18,7 +18,8 @@ import yaml
 from openai import AsyncOpenAI
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
-from support.realtime import check_event, silence, tone
+from support.realtime import silence, tone
+from support.realtime_order import check_event
 from support.server import TinyServer, running_server
 from support.tiny_whisper import WhisperReference, write_tiny_whisper
 

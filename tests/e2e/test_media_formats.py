@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from support.bad_input import url_part
+from support.bad_parts import url_part
 from support.prompts import sound, sound_part, text, video_bytes
 from support.recorded import (
     UNKNOWN,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hostile import large_png
+from support.hostile_bodies import large_png
 from support.hostile_soak import memory_mib
 from support.prompts import (
     data_url,

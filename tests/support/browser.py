@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.async_api import ConsoleMessage, Page, async_playwright
-from support.realtime import Event, Order, check_event
+from support.realtime_order import Event, Order, check_event
 from support.sounds import wav_of
 
 from omnistage.bench.realtime.voice import synthesized

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
-from support.bad_input import audio_part, good_wav, url_part
+from support.bad_parts import audio_part, good_wav, url_part
 
 CHAT = "/v1/chat/completions"
 TRANSCRIPTIONS = "/v1/audio/transcriptions"

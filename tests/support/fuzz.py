@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support.bad_input import good_png, good_wav, url_part
+from support.bad_parts import good_png, good_wav, url_part
 from support.gateway import MODEL
 from support.prompts import sound, sound_part
 

@@ -13,7 +13,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 from support.chaos import is_there, open_files, victims
-from support.hostile import CHAT, HOSTILITIES, Target, is_failure, prepare
+from support.hostile import CHAT, HOSTILITIES, is_failure, prepare
+from support.hostile_bodies import Target
 from support.server import TinyServer
 
 HOSTILE_SHARE = 0.3

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import httpx
 from fastapi import Request
 from starlette.types import Message
-from support.bad_input import good_png
+from support.bad_parts import good_png
 
 from omnistage.server.http.request import HttpCaller
 from omnistage.server.http.state import PLACE, RequestState

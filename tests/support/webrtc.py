@@ -17,7 +17,7 @@ from aiortc import (
     RTCSessionDescription,
 )
 from aiortc.mediastreams import MediaStreamError
-from support.realtime import Order, check_event
+from support.realtime_order import Order, check_event
 from support.waiting import PATIENCE_S
 
 RATE_HZ = 48_000

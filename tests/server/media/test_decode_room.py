@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 from PIL import Image
-from support.bad_input import png
+from support.bad_parts import png
 from support.media_hosts import Client
 from support.waiting import until
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 import pytest_asyncio
-from support.bad_input import good_png
+from support.bad_parts import good_png
 from support.fetching import ENOUGH, refusal
 from support.media_hosts import INSIDE, OUTSIDE, MediaHosts, media_hosts
 

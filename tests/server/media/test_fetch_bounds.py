@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.bad_input import good_png
+from support.bad_parts import good_png
 from support.fetching import ENOUGH, refusal
 from support.media_hosts import OUTSIDE, MediaHosts, media_hosts
 from support.waiting import pass_over, until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from support.bad_input import good_png
+from support.bad_parts import good_png
 from support.media_hosts import MediaHosts, media_hosts
 from support.pictures import mask_png, png
 

@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
-from support.bad_input import good_png, good_wav, png, url_part
+from support.bad_parts import good_png, good_wav, png, url_part
 from support.gateway import MODEL, OMNI, running_gateway
 from support.media_hosts import OUTSIDE, Client, MediaHosts, loaded, media_hosts
 from support.prompts import sound, sound_part, video_bytes

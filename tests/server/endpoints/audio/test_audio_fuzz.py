@@ -8,7 +8,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.bad_input import good_wav
+from support.bad_parts import good_wav
 from support.doors import ONE_SHOT
 from support.fuzz import assert_answered, damaged, fuzzed, odd_values
 from support.gateway import MODEL, OMNI, running_gateway

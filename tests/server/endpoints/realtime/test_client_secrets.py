@@ -10,7 +10,7 @@ from openai import OpenAI
 from support.client_secrets import BETA, KEY, SECRETS, Json, opened, posted
 from support.gateway import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
-from support.realtime import bare
+from support.realtime_order import bare
 
 from omnistage.server.http.access.keys import Keys
 from omnistage.server.options.bounds import SessionBounds
