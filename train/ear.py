@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from language.texts import spoken, to_speak
 from pocketsphinx import Decoder
+from torchaudio.functional import resample
 from world import WORDS
 
 Samples = npt.NDArray[np.int16]
@@ -20,6 +22,7 @@ Samples = npt.NDArray[np.int16]
 RATE_HZ = 16_000
 NUM_SENTENCES = 6_000
 _SHARE = 0.7  # of a word's followers that were counted; the rest is for any word
+_SHARPNESS = 64  # of the resampler: zero crossings; what is below 7.9 kHz is kept
 _QUIET = np.zeros(RATE_HZ // 5, np.int16)
 
 
@@ -44,6 +47,13 @@ class Ear:
         self._decoder.end_utt()
         heard = self._decoder.hyp()
         return re.sub(r"\(\d\)", "", heard.hypstr).lower().split() if heard else []
+
+
+def hearable(wave: npt.NDArray[np.float32], rate_hz: int) -> Samples:
+    """Return a wave float32 [n] in -1 ... 1 at RATE_HZ: straight lines would dull each s."""
+    made = resample(torch.from_numpy(wave), rate_hz, RATE_HZ, lowpass_filter_width=_SHARPNESS)
+    samples: Samples = (made.clamp(-1, 1) * 32767).short().numpy()
+    return samples
 
 
 def bigrams() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from ear import Ear, errors, words
+from ear import Ear, errors, hearable, words
 from language.samples import Writer
 from language.texts import to_speak
 from sizes import CODEBOOK_SIZE, NUM_CODEBOOKS
@@ -27,6 +27,7 @@ from voices import SPEAKERS, speak, trimmed
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 
 MOST_FRAMES = 200
+VOICE_RATE_HZ = 24_000
 AT_ONCE = 100  # sentences of about the same length
 PENALTY = 1.05  # of first codes that a voice has had, as served
 NONSENSE = 0.5  # of a sentence's words are wrong, at least
@@ -105,9 +106,7 @@ class Voice:
         made = []
         for one in codes:
             wave = self._wav(one[None].to(self._device)).flatten().float().cpu().numpy()
-            places = np.arange(0, len(wave), 1.5)
-            heard = np.interp(places, np.arange(len(wave)), wave).clip(-1, 1)
-            made.append((heard * 32767).astype(np.int16))
+            made.append(hearable(wave, VOICE_RATE_HZ))
         return made
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 import numpy.typing as npt
-from ear import Ear, Samples, errors, words
+from ear import Ear, Samples, errors, hearable, words
 from language.questions import FEW
 from language.texts import Talk, spoken, talk, to_speak
 from language.tools import WEATHER, tool_talk
@@ -30,13 +30,11 @@ Maker = Callable[[random.Random], tuple[dict[str, Any], str]]
 
 
 def at_16k(content: bytes) -> Samples:
-    """Samples of a WAV, resampled by straight lines."""
+    """Samples of a WAV, as the ear hears them."""
     with wave.open(io.BytesIO(content)) as file:
         rate = file.getframerate()
         samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
-    places = np.arange(int(len(samples) * FLITE_RATE_HZ / rate)) * rate / FLITE_RATE_HZ
-    made: Samples = np.interp(places, np.arange(len(samples)), samples).astype(np.int16)
-    return made
+    return hearable((samples / 32768).astype(np.float32), rate)
 
 
 def as_wav(samples: Samples) -> str:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ear import RATE_HZ, errors, words
+from ear import RATE_HZ, errors, hearable, words
 from support.audio import samples_of
 from support.recordings import SAID, ear, heard, recording
 
@@ -31,3 +31,16 @@ def test_a_cut_word_and_a_tail_are_heard() -> None:
 )
 def test_errors_are_words_to_change_add_or_take_away(heard_words: str, number: int) -> None:
     assert errors(["a", "b", "c"], heard_words.split()) == number
+
+
+@pytest.mark.parametrize(("tone_hz", "kept"), [(1000, 1.0), (7500, 1.0), (9000, 0.0)])
+def test_a_sound_at_another_rate_keeps_what_the_ear_can_hear_and_no_more(
+    tone_hz: int, kept: float
+) -> None:
+    """An s lies between 5 and 8 kHz; what is above must not come back below."""
+    rate_hz = 24_000
+    tone = 0.5 * np.sin(2 * np.pi * tone_hz / rate_hz * np.arange(rate_hz, dtype=np.float32))
+    made = hearable(tone.astype(np.float32), rate_hz).astype(np.float64) / 32767
+    assert len(made) == RATE_HZ
+    inside = made[RATE_HZ // 4 : -RATE_HZ // 4]
+    assert np.sqrt(2 * np.square(inside).mean()) / 0.5 == pytest.approx(kept, abs=0.02)
