@@ -19,6 +19,7 @@ from omnistage.stages.checkpoint.tokenizer import TinyTokenizer
 
 LENGTHS = (16, 24, 48)  # tokens of a prompt and of the template's end, padded to one of them
 NOTHING = ("", " ")  # prompts of no picture
+MORE_FULL = 1  # times more that a drawing of three shapes, the most, is trained
 _SEED = 21
 _PART = 5_000
 
@@ -68,9 +69,12 @@ def _part(seed: int, tokenizer: TinyTokenizer, count: int) -> list[npt.NDArray[A
     pick = random.Random(seed)
     drawings = [drawing(pick) for _ in range(count)]
     ids, counts = _ids([one.prompt for one in drawings], tokenizer)
-    short = counts <= LENGTHS[-1] + NUM_DROPPED
-    drawn = contents(drawings)[short]
-    made = (ids[short], counts[short], drawn.colours, drawn.kinds, drawn.places)
+    drawn = contents(drawings)
+    (short,) = (counts <= LENGTHS[-1] + NUM_DROPPED).nonzero(as_tuple=True)
+    full = short[(drawn.kinds[short] >= 0).all(1)]
+    rows = torch.cat([short, *[full] * MORE_FULL])
+    drawn = drawn[rows]
+    made = (ids[rows], counts[rows], drawn.colours, drawn.kinds, drawn.places)
     return [one.numpy() for one in made]
 
 

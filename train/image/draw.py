@@ -3,10 +3,11 @@
 import os
 import random
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from diffusers import QwenImagePipeline
+from diffusers import QwenImagePipeline, QwenImageTransformer2DModel
 from diffusers.models.transformers import transformer_qwenimage
 from image.data import Pool, pool
 from image.parts import (
@@ -20,15 +21,17 @@ from image.parts import (
 from image.render import render
 from image.sheet import show
 from image.steps import Steps
-from image.vae import RESULT, Coder
+from image.vae import Coder, trained_coder
 from loop import Training, arguments
 from torch import nn
+from transformers import Qwen2_5_VLForConditionalGeneration
 
 BATCH = 128  # pictures
 REPEATS = 4  # noise levels of each
 RATE = 1e-3
 POOL = 400_000
 NO_PROMPT = 0.1
+VARY = 0.3  # how far pictures of one prompt differ: as far as a denoiser cannot tell, it blurs
 SHIFT = 1.63  # of noise levels, as the scheduler's for 128 pixels: exp(0.49)
 SIDES = {SIDE: 0.92, 2 * SIDE: 0.08}
 SHEET_EVERY_S = 120.0
@@ -49,6 +52,16 @@ class Drawer(nn.Module):
         for layer in (*still, made.norm_out.linear, made.proj_out):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
+
+    def begin(self, checkpoint: Path) -> None:
+        """Take the weights of a checkpoint."""
+        kept = {"torch_dtype": torch.float32}
+        made = QwenImageTransformer2DModel.from_pretrained(checkpoint / "transformer", **kept)
+        self.transformer.load_state_dict(made.state_dict())
+        text = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+            checkpoint / "text_encoder", dtype=torch.float32
+        )
+        self.encoder.load_state_dict(text.state_dict())
 
     def forward(
         self,
@@ -91,6 +104,16 @@ def speed_up() -> None:
     )
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Pictures [b, 3, side, side], their packed latents [b, patches, 4 * channels], their texts."""
+
+    pictures: torch.Tensor
+    latents: torch.Tensor
+    ids: torch.Tensor
+    counts: torch.Tensor
+
+
 class Batches:
     """Pictures and texts on the device, drawn at random there."""
 
@@ -99,19 +122,27 @@ class Batches:
         self._coder = coder
         self._device = device
 
+    def batch(self, side: int, size: int, group: int, vary: float) -> Batch:
+        """Pictures of a side, with texts of a length."""
+        drawings = self._drawings
+        first, end, length = drawings.groups[group]
+        rows = torch.randint(first, end, (size,), device=self._device)
+        pictures = render(drawings.contents[rows], side, vary)
+        latents = self._coder.latents(pictures)
+        packed = QwenImagePipeline._pack_latents(latents.contiguous(), size, *latents.shape[1:])
+        ids = drawings.ids[rows, : NUM_DROPPED + length]
+        return Batch(pictures, packed, ids.long(), drawings.counts[rows])
+
     def loss(self, drawer: nn.Module, side: int, size: int, group: int) -> torch.Tensor:
         """Mean squared error of velocities, of pictures of a side and texts of a length."""
-        drawings, device = self._drawings, self._device
-        first, end, length = drawings.groups[group]
-        rows = torch.randint(first, end, (size,), device=device)
-        ids, counts = drawings.ids[rows], drawings.counts[rows]
+        device, given = self._device, self.batch(side, size, group, VARY)
         which = torch.randint(0, 2, (size,), device=device)
         is_dropped = torch.rand(size, device=device) < NO_PROMPT
-        ids = torch.where(is_dropped[:, None], drawings.nothing[0][which], ids)
-        counts = torch.where(is_dropped, drawings.nothing[1][which], counts)
-        latents = self._coder.latents(render(drawings.contents[rows], side))
-        packed = QwenImagePipeline._pack_latents(latents.contiguous(), size, *latents.shape[1:])
-        packed = packed.repeat(REPEATS, 1, 1)
+        no_ids, no_counts = self._drawings.nothing
+        no_ids = no_ids[which, : given.ids.shape[1]].long()
+        ids = torch.where(is_dropped[:, None], no_ids, given.ids)
+        counts = torch.where(is_dropped, no_counts[which], given.counts)
+        packed = given.latents.repeat(REPEATS, 1, 1)
         noise = torch.randn_like(packed)
         sigmas = torch.arange(len(packed), device=device) / len(packed)  # spread over each picture
         sigmas = (sigmas + torch.rand(len(packed), device=device) / REPEATS) % 1
@@ -119,16 +150,9 @@ class Batches:
         is_rough = torch.rand_like(sigmas) < 0.5  # as a model in bfloat16 is given it
         sigmas = torch.where(is_rough, sigmas.bfloat16().float(), sigmas)
         noisy = torch.lerp(packed, noise, sigmas[:, None, None])
-        found = drawer(noisy, sigmas, ids[:, : NUM_DROPPED + length].long(), counts)
+        found = drawer(noisy, sigmas, ids, counts)
         error: torch.Tensor = ((found.float() - (noise - packed)) ** 2).mean()
         return error
-
-
-def trained_coder(path: Path, device: torch.device) -> Coder:
-    """The trained autoencoder, frozen."""
-    coder = Coder()
-    coder.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    return coder.to(device).requires_grad_(False)
 
 
 def main() -> None:
@@ -139,14 +163,18 @@ def main() -> None:
     started = time.monotonic()
     drawings = pool(count, make_tokenizer(), run.device)
     print(f"{len(drawings.counts)} drawings in {time.monotonic() - started:.0f} s", flush=True)
-    coder = trained_coder(run.out / RESULT, run.device)
-    drawer = Drawer().to(run.device)
+    coder = trained_coder(run)
+    drawer = Drawer()
+    if run.checkpoint is not None:
+        drawer.begin(run.checkpoint)
+    drawer.to(run.device)
     batches = Batches(drawings, coder, run.device)
 
     def losses(kind: tuple[int, int]) -> dict[str, torch.Tensor]:
         side, group = kind
         size = run.size(BATCH * SIDE * SIDE // side**2)
-        return {"loss": batches.loss(drawer, side, size, group)}
+        with run.autocast():
+            return {"loss": batches.loss(drawer, side, size, group)}
 
     steps = Steps(drawer, RATE, 0.01, losses)
     training = Training(run, "draw", {"drawer": drawer}, [(steps.optimizer, RATE)])

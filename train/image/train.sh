@@ -2,6 +2,7 @@
 # train.sh MINUTES FOLDER [EARLIER]: trains the picture model on a machine with one GPU, from the repository's root, without a
 # virtual environment, and writes FOLDER/checkpoint. All state is in FOLDER, from which the same call goes on; give as FOLDER
 # a place that outlives the machine. EARLIER is such a folder of a call before, if it lies elsewhere. Python is $PYTHON.
+# With $CHECKPOINT, a folder, its weights are trained on: denoiser, text encoder and decoder, not the encoder.
 # Without Diffusers there, $WHEELS is a folder with the wheels of diffusers, importlib_metadata and zipp.
 set -e -o pipefail
 minutes=$1 folder=$2 earlier=$3 python=${PYTHON:-python3}
@@ -13,11 +14,17 @@ if [ -n "$WHEELS" ]; then
   for wheel in "$WHEELS"/*.whl; do $python -m zipfile -e "$wheel" "$site"; done
   PYTHONPATH=$PYTHONPATH:$site
 fi
-vae=$($python -c "print(0.3 * $minutes)") draw=$($python -c "print(max(0.1, 0.7 * $minutes - 0.7))")
+share() { $python -c "print(max(0.1, $1 * $minutes))"; }
 without_graphs() { SMALL_IMAGE_EAGER=1 "$@"; }
 again() { "$@" || without_graphs "$@"; }
+on=(${CHECKPOINT:+--checkpoint "$CHECKPOINT"})
 {
-  again "$python" train/image/vae.py --out "$folder" --minutes "$vae"
-  again "$python" train/image/draw.py --out "$folder" --minutes "$draw"
-  "$python" train/image/write_image.py --out "$folder" --folder "$folder/checkpoint"
+  if [ -n "$CHECKPOINT" ]; then
+    again "$python" train/image/draw.py --out "$folder" --more "${on[@]}" --minutes "$(share 0.65)"
+  else
+    again "$python" train/image/vae.py --out "$folder" --minutes "$(share 0.25)"
+    again "$python" train/image/draw.py --out "$folder" --minutes "$(share 0.45)"
+  fi
+  again "$python" train/image/sharpen.py --out "$folder" "${on[@]}" --minutes "$(share 0.2)"
+  "$python" train/image/write_image.py --out "$folder" "${on[@]}" --folder "$folder/checkpoint"
 } 2>&1 | tee -a "$folder/train.log"

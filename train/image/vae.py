@@ -1,13 +1,15 @@
 """Trains the autoencoder by what it makes of its own latents; fits their mean and spread."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
+from diffusers import AutoencoderKLQwenImage
 from image.data import pool
 from image.parts import SIDE, freshly, make_tokenizer, new_vae
 from image.render import render
 from image.steps import Steps
-from loop import Training, arguments
+from loop import Run, Training, arguments
 from torch import nn
 
 from omnistage.stages.diffusion.blocks.single_frames import flatten_single_frames
@@ -46,13 +48,22 @@ class Coder(nn.Module):
         noisy = (
             found.mean + noise * (found.std**2 + (ROUGH * found.mean.detach().std()) ** 2).sqrt()
         )
-        # Not .decode: it clamps, and a clamped value learns nothing.
-        decoder = self.vae.decoder
-        decoder_cache = [None] * self.vae._cached_conv_counts["decoder"]
-        made = decoder(self.vae.post_quant_conv(noisy), feat_cache=decoder_cache, feat_idx=[0])
-        difference = (made[:, :, 0].float() - pictures).abs().mean()
+        difference = (self._decoded(noisy) - pictures).abs().mean()
         mean, logvar = found.mean.float(), found.logvar.float()
         return difference, 0.5 * (mean**2 + logvar.exp() - 1 - logvar).mean()
+
+    def _decoded(self, latents: torch.Tensor) -> torch.Tensor:
+        # Not .decode: it clamps, and a clamped value learns nothing.
+        cache = [None] * self.vae._cached_conv_counts["decoder"]
+        rows = self.vae.post_quant_conv(latents)
+        made: torch.Tensor = self.vae.decoder(rows, feat_cache=cache, feat_idx=[0])
+        return made[:, :, 0].float()
+
+    def pictures(self, latents: torch.Tensor) -> torch.Tensor:
+        """Of latents as the denoiser knows them; not clamped."""
+        shape = (1, -1, 1, 1)
+        scaled = latents * self.spread.view(shape) + self.mean.view(shape)
+        return self._decoded(scaled[:, :, None])
 
     @torch.no_grad()
     def latents(self, pictures: torch.Tensor) -> torch.Tensor:
@@ -61,6 +72,13 @@ class Coder(nn.Module):
         shape = (1, -1, 1, 1)
         scaled: torch.Tensor = (found - self.mean.view(shape)) / self.spread.view(shape)
         return scaled.float()
+
+    def begin(self, checkpoint: Path) -> None:
+        """Take the weights of a checkpoint, and its latents' mean and spread."""
+        made = AutoencoderKLQwenImage.from_pretrained(checkpoint / "vae", torch_dtype=torch.float32)
+        self.vae.load_state_dict(made.state_dict())
+        self.mean.copy_(torch.tensor(made.config.latents_mean))
+        self.spread.copy_(torch.tensor(made.config.latents_std))
 
     @torch.no_grad()
     def fit(self, batches: Iterator[torch.Tensor]) -> None:
@@ -72,6 +90,17 @@ class Coder(nn.Module):
         spread, mean = torch.std_mean(torch.cat(rows, 1), 1)
         self.mean.copy_(mean)
         self.spread.copy_(spread.clamp(min=0.1 * spread.max()))  # of what is not used
+
+
+def trained_coder(run: Run) -> Coder:
+    """The trained autoencoder, or that of the checkpoint which is trained on; frozen."""
+    coder = Coder()
+    if run.checkpoint is None:
+        state = torch.load(run.out / RESULT, map_location="cpu", weights_only=True)
+        coder.load_state_dict(state)
+    else:
+        coder.begin(run.checkpoint)
+    return coder.to(run.device).requires_grad_(False)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from image.draw import Drawer
 from image.parts import SIDE, freshly, make_tokenizer, new_vae, pipeline
+from image.sharpen import NAME
 from image.sheet import GUIDANCE, STEPS
 from image.vae import RESULT, Coder
 from world import COLOURS
@@ -42,10 +43,17 @@ small part of its training.
 """
 
 
-def trained(out: Path) -> Any:
-    """The pipeline of a training's states, in float32."""
+def trained(out: Path, checkpoint: Path | None) -> Any:
+    """The pipeline of a training's states, in float32; of a checkpoint, what has no state."""
     coder = Coder()
-    coder.load_state_dict(torch.load(out / RESULT, map_location="cpu", weights_only=True))
+    sharpened = out / f"{NAME}.pt"
+    if sharpened.exists():
+        state = torch.load(sharpened, map_location="cpu", weights_only=True)
+        coder.load_state_dict(state["coder"])
+    elif checkpoint is None:
+        coder.load_state_dict(torch.load(out / RESULT, map_location="cpu", weights_only=True))
+    else:
+        coder.begin(checkpoint)
     vae = freshly(new_vae)
     vae.load_state_dict(coder.vae.state_dict())
     vae.register_to_config(latents_mean=coder.mean.tolist(), latents_std=coder.spread.tolist())
@@ -60,8 +68,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=Path(".cache/small/out"))
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--checkpoint", type=Path, help="the one that was trained on")
     given = parser.parse_args()
-    trained(given.out).to(torch.bfloat16).save_pretrained(given.folder)
+    trained(given.out, given.checkpoint).to(torch.bfloat16).save_pretrained(given.folder)
     (given.folder / "README.md").write_text(CARD, encoding="utf-8")
 
 
