@@ -127,7 +127,7 @@ def test_a_training_step_conditions_as_the_pipeline_does() -> None:
     served = pipeline(new_vae(), drawer.encoder, drawer.transformer, tokenizer)
     drawn = pool(6, tokenizer, torch.device("cpu"))
     latents, sigmas = torch.randn(12, 64, 32), torch.rand(12)
-    found = drawer(latents, sigmas, drawn.ids.long(), drawn.counts)
+    found = drawer(latents, sigmas, drawn.ids[:6].long(), drawn.counts[:6])
     for row in range(6):
         ids = drawn.ids[row, : drawn.counts[row]]
         text = tokenizer.tokenizer.decode(ids.tolist(), skip_special_tokens=False)

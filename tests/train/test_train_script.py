@@ -77,7 +77,7 @@ def test_each_step_runs_once_in_its_order(tmp_path: Path) -> None:
         0,
         [
             *("make_data.py", "make_data.py", "codes.py", "thinker.py", "code2wav.py"),
-            *("image/vae.py", "image/draw.py", "image/write_image.py"),
+            *("image/vae.py", "image/draw.py", "image/sharpen.py", "image/write_image.py"),
             *("media.py", "talker.py", "write.py", "hear.py", "image/judge_image.py"),
         ],
     )
