@@ -266,6 +266,7 @@ test-vllm: $(OTHER)/.ready
 TRAIN_data := make_data.py
 TRAIN_image-vae := image/vae.py
 TRAIN_image := image/draw.py
+TRAIN_sharpen-image := image/sharpen.py
 TRAIN_write-image := image/write_image.py
 TRAIN_judge-image := image/judge_image.py
 train-small: venv

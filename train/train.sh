@@ -40,7 +40,7 @@ speakers() {
     part talker 8 "$python" -m torch.distributed.run --standalone --nproc-per-node "$gpus"
   fi
 }
-drawings() { step "$folder/image.done" env PYTHON="$python" bash train/image/train.sh "$(scaled 8)" "$folder/image"; }
+drawings() { step "$folder/image.done" env PYTHON="$python" bash train/image/train.sh "$(scaled 13)" "$folder/image"; }
 
 {
   make_data questions questions.pkl

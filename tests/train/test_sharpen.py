@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from image import data, draw, sharpen
+from diffusers.models.transformers import transformer_qwenimage
+from image import data, sharpen
 from image.data import pool
 from image.draw import Batch, Drawer
 from image.parts import make_tokenizer
@@ -71,7 +72,7 @@ def test_a_training_on_from_a_checkpoint_changes_the_decoder_alone(
     torch.save({"drawer": drawer.state_dict()}, tmp_path / "draw.pt")
     options = ["--out", str(tmp_path), "--checkpoint", str(CHECKPOINT)]
     monkeypatch.setenv("POOL", "50")
-    monkeypatch.setattr(draw.transformer_qwenimage, "compute_text_seq_len_from_mask", None)
+    monkeypatch.setattr(transformer_qwenimage, "compute_text_seq_len_from_mask", None)
     monkeypatch.setattr(sys, "argv", ["sharpen.py", *options, "--steps", "2", "--batch", "0.05"])
     sharpen.main()
     before = Coder()

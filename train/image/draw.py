@@ -122,12 +122,12 @@ class Batches:
         self._coder = coder
         self._device = device
 
-    def batch(self, side: int, size: int, group: int, vary: float) -> Batch:
+    def batch(self, side: int, size: int, group: int) -> Batch:
         """Pictures of a side, with texts of a length."""
         drawings = self._drawings
         first, end, length = drawings.groups[group]
         rows = torch.randint(first, end, (size,), device=self._device)
-        pictures = render(drawings.contents[rows], side, vary)
+        pictures = render(drawings.contents[rows], side, VARY)
         latents = self._coder.latents(pictures)
         packed = QwenImagePipeline._pack_latents(latents.contiguous(), size, *latents.shape[1:])
         ids = drawings.ids[rows, : NUM_DROPPED + length]
@@ -135,7 +135,7 @@ class Batches:
 
     def loss(self, drawer: nn.Module, side: int, size: int, group: int) -> torch.Tensor:
         """Mean squared error of velocities, of pictures of a side and texts of a length."""
-        device, given = self._device, self.batch(side, size, group, VARY)
+        device, given = self._device, self.batch(side, size, group)
         which = torch.randint(0, 2, (size,), device=device)
         is_dropped = torch.rand(size, device=device) < NO_PROMPT
         no_ids, no_counts = self._drawings.nothing

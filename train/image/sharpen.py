@@ -6,7 +6,7 @@ import random
 import torch
 from diffusers import QwenImagePipeline
 from image.data import pool
-from image.draw import POOL, VARY, Batch, Batches, Drawer, speed_up
+from image.draw import POOL, Batch, Batches, Drawer, speed_up
 from image.parts import SIDE, make_tokenizer
 from image.steps import Steps
 from image.vae import trained_coder
@@ -56,7 +56,7 @@ def main() -> None:
     batches = Batches(drawings, coder, run.device)
 
     def losses(group: int) -> dict[str, torch.Tensor]:
-        given = batches.batch(SIDE, run.size(BATCH), group, VARY)
+        given = batches.batch(SIDE, run.size(BATCH), group)
         packed = as_served(given, drawer)
         unpacked = QwenImagePipeline._unpack_latents(packed, SIDE, SIDE, 8)
         difference, edges = differences(coder.pictures(unpacked[:, :, 0]), given.pictures)

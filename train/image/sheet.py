@@ -12,7 +12,7 @@ from loop import Run
 from PIL import Image
 
 STEPS = 12
-GUIDANCE = 4.0
+GUIDANCE = 2.0
 ENOUGH = 0.97  # pixels of the colour that is asked for
 
 
