@@ -12,10 +12,15 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 NICENESS = 5
 PYTEST = (sys.executable, "-m", "pytest")
-ENGINES = (*PYTEST, "-m", "engine and not shared")
+TESTS = Path(__file__).parent.parent / "tests"
+MARK = "mark.engine"
+# The import of all files takes twice as long, with a core that has nothing else to do.
+MARKED = sorted(str(file) for file in TESTS.rglob("test_*.py") if MARK in file.read_text())
+ENGINES = (*PYTEST, "-m", "engine and not shared", *MARKED)
 SHARING = "tests/e2e"  # where those servers are: no other file is imported
 LAST = (*PYTEST, "-m", "engine and shared", SHARING)
 SHARED = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from suite import ENGINES, LAST, NICENESS, OTHERS, SHARING, Command, run_beside
+from suite import ENGINES, LAST, MARK, NICENESS, OTHERS, SHARING, TESTS, Command, run_beside
 
 ROOT = Path(__file__).parent.parent
 SAY = "import os, sys; print(os.getpriority(os.PRIO_PROCESS, 0)); sys.exit(int(sys.argv[1]))"
@@ -47,9 +47,21 @@ def test_the_last_part_begins_beside_the_half_that_still_runs(
     assert run_beside(first, other, ["touch", str(begun)]) == 0
 
 
+def selection(part: Command) -> Command:
+    """The command of a part up to the marks of its tests."""
+    return part[: part.index("-m", 2) + 2]
+
+
 def test_each_test_is_in_one_part() -> None:
-    parts = [part[part.index("-m", 2) + 1] for part in (ENGINES, LAST, OTHERS)]
+    parts = [selection(part)[-1] for part in (ENGINES, LAST, OTHERS)]
     assert parts == ["engine and not shared", "engine and shared", "not engine"]
+
+
+def test_files_that_start_engines_are_known_by_their_own_text() -> None:
+    """No test gets its mark from a file that the part of engines does not name."""
+    marking = {str(file) for file in TESTS.rglob("*.py") if MARK in file.read_text()}
+    assert marking == set(ENGINES[len(selection(ENGINES)) :])
+    assert len(marking) > 50
 
 
 SERVER = """
@@ -73,7 +85,7 @@ def test_a_server_of_the_session_is_started_in_one_part_only(part: Command, tmp_
     (room / "test_session.py").write_text("import pytest\n" + TEST.format(scope="session"))
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n engine\n repeat\n shared\n slow")
     done = subprocess.run(
-        [*part, "-p", "conftest", "-p", "no:cacheprovider", "-v"],
+        [*selection(part), SHARING, "-p", "conftest", "-p", "no:cacheprovider", "-v"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
