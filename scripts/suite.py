@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-NICENESS = 5
+NICENESS = 3
 PYTEST = (sys.executable, "-m", "pytest")
 TESTS = Path(__file__).parent.parent / "tests"
 MARK = "mark.engine"

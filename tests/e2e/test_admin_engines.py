@@ -57,32 +57,41 @@ async def test_every_stage_writes_a_profile_under_its_prefix_in_its_folder(
 
 
 def test_one_picture_of_all_stages_is_made_while_they_are_loaded(
-    server: TinyServer, profiles: Path, tmp_path: Path
+    server: TinyServer, tmp_path: Path
 ) -> None:
-    trace, report = tmp_path / "all.json.gz", tmp_path / "report.json"
-    command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url]
-    command += ["--concurrency", "4", "--requests", "24", "--modalities", "text,audio"]
-    command += ["--ignore-eos", "--max-tokens", "48", "--frames", "40", "--profile", str(trace)]
-    command += ["--profile-seconds", "3", "--json", str(report)]
-    environment = {**os.environ, "OMNISTAGE_ADMIN_KEY": ADMIN_KEY, "COLUMNS": "160"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+    """A second is enough where all stages compute within it; a slow machine gets another one."""
+    computed: set[str] = set()
+    while computed != STAGES:
+        said, report, events = loaded_and_profiled(server, tmp_path)
+        names = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
+        computed = {names[event["pid"]] for event in events if event.get("cat") == "cpu_op"}
+        assert computed <= STAGES
     for title in ("operators of each stage", "how many stages run operators at once"):
-        assert title in done.stdout
-    (level,) = Report.model_validate_json(report.read_text()).levels
+        assert title in said
+    (level,) = report.levels
     assert level.profile is not None
     assert {stage.name for stage in level.profile.stages} == STAGES
     for stage in level.profile.stages:
         assert 0 < stage.busy <= 1
         assert stage.steps is not None
         assert stage.kernels
-        assert f"{stage.name}: the {len(stage.kernels)} operators of most time" in done.stdout
+        assert f"{stage.name}: the {len(stage.kernels)} operators of most time" in said
     assert sum(one.share for one in level.profile.shares) == pytest.approx(1)
+
+
+def loaded_and_profiled(server: TinyServer, folder: Path) -> tuple[str, Report, list[Any]]:
+    """Have a second of a busy server profiled by the bench: what it says, its report, the trace."""
+    trace, report = folder / "all.json.gz", folder / "report.json"
+    command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url]
+    command += ["--concurrency", "4", "--requests", "24", "--modalities", "text,audio"]
+    command += ["--ignore-eos", "--max-tokens", "48", "--frames", "40", "--profile", str(trace)]
+    command += ["--profile-seconds", "1", "--json", str(report)]
+    environment = {**os.environ, "OMNISTAGE_ADMIN_KEY": ADMIN_KEY, "COLUMNS": "160"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
     with gzip.open(trace) as file:
         events = json.load(file)["traceEvents"]
-    names = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
-    computed = {names[event["pid"]] for event in events if event.get("cat") == "cpu_op"}
-    assert computed == STAGES
+    return done.stdout, Report.model_validate_json(report.read_text()), events
 
 
 def test_a_key_that_is_none_of_the_servers_ends_the_bench_before_it_loads(
