@@ -53,7 +53,7 @@ def parse_json(data: bytes) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much is in a body; of values those that follow another."""
+    """Tells how much is in a body; of values those that follow another."""
 
     num_keys: int
     num_containers: int

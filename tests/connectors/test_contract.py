@@ -1,4 +1,4 @@
-"""One contract for every connector: chunks, credit, bounds."""
+"""Hold every connector to one contract: chunks, credit, bounds."""
 
 import time
 from collections.abc import Callable

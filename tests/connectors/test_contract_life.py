@@ -1,4 +1,4 @@
-"""One contract for every connector: the life of ends, and any use against a plain model."""
+"""Hold every connector to one contract: the life of ends, and any use against a model."""
 
 import os
 import select

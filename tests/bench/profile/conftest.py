@@ -10,7 +10,7 @@ from support.profiles import run, span, write
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> dict[str, Any]:
-    """What stages say: of one trace, and of two ranks whose clocks have another base."""
+    """Give what stages say: of one trace, and of two ranks whose clocks have another base."""
     own = [span(0.0, 100.0), run("a", 10.0, 20.0)]
     ranks = [span(-5.0, 95.0), run("b", 15.0, 20.0)]
     base_ns = time.time_ns()

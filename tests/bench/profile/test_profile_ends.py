@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class LosingServer(ProfiledServer):
-    """Its talker starts again in the middle of the level, and then says `lost`."""
+    """Starts its talker again in the middle of the level, and then says `lost`."""
 
     lost: Mapping[str, Any] = field(default_factory=dict)
 

@@ -18,7 +18,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.fixture
 def address(joined: Nodes) -> Iterator[str]:
-    """That of a new channel."""
+    """Names a new channel."""
     address = f"a.b.rows{next(numbers)}"
     yield address
     for node in (joined.one, joined.two):

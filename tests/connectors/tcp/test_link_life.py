@@ -68,7 +68,7 @@ def test_a_link_that_is_killed_is_told_on_both_nodes_and_goes_on(name: str, mort
 
 
 def test_a_link_with_many_channels_begins_again_after_it_was_killed(mortal: Nodes) -> None:
-    """What it is told then is more than a message may be long."""
+    """Tell it more than a message may be long."""
     mortal.create("c")
     for number in range(300):
         address = f"{number}".rjust(230, "n")

@@ -39,7 +39,7 @@ def test_offload_goes_to_the_diffusion_stage(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Started:
-    """What a server would be started with."""
+    """Tells what a server would be started with."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
         monkeypatch.setattr("omnistage.server.serve.serve", self._serve)
