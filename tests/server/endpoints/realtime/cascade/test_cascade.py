@@ -2,40 +2,19 @@
 
 import io
 import wave
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from openai import BadRequestError, OpenAI
-from support.cascade import CASCADE, SPEECH, TRANSCRIBER
 from support.cascade_talk import TEXT, asked_of, speak
-from support.gateway import MODEL, RunningGateway, running_gateway
-from support.realtime import Talk, talking
+from support.gateway import MODEL, RunningGateway
+from support.realtime import talking
 
 from omnistage.stages.messages.body import Transcribe
 
 Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("by_loudness")
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    with running_gateway(tmp_path_factory.mktemp("cascade"), CASCADE, speech=SPEECH) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def transcriber(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    with running_gateway(tmp_path_factory.mktemp("transcriber"), TRANSCRIBER) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(gateway: RunningGateway, transcriber: RunningGateway) -> Iterator[None]:
-    yield
-    gateway.wait_until_idle()
-    transcriber.wait_until_idle()
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +25,6 @@ def wav() -> bytes:
         sound.setparams((1, 2, 16_000, 0, "NONE", ""))
         sound.writeframes(bytes(16_000))
     return buffer.getvalue()
-
-
-@pytest.fixture
-def talk(gateway: RunningGateway) -> Iterator[Talk]:
-    with talking(gateway) as talk:
-        yield talk
-        talk.order.end()
 
 
 def openai(gateway: RunningGateway) -> OpenAI:

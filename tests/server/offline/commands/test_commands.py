@@ -1,6 +1,6 @@
 """What `Omni` tells its stages: to whom a command goes, with what, and what comes of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,27 +16,6 @@ from omnistage.stages.messages.to_gateway import CommandResult, Failed
 
 LORA = {"name": "ink", "path": "/loras/ink", "weight_name": None, "pinned": False}
 Ask = Callable[[Omni], Any]
-
-
-@pytest.fixture
-def stages(tmp_path: Path) -> ObedientStages:
-    (tmp_path / "channels").mkdir()
-    return ObedientStages(tmp_path / "channels")
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A folder of a checkpoint."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"a": 1}')
-    return folder
-
-
-@pytest.fixture
-def omni(stages: ObedientStages, model: Path) -> Iterator[Omni]:
-    with fake_omni(stages, {**OMNI, "model": str(model)}) as running:
-        yield running
 
 
 @pytest.mark.parametrize(

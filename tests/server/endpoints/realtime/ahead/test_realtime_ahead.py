@@ -4,7 +4,6 @@ Speech is told by loudness here, whatever is installed.
 """
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,6 @@ from omnistage.server.options.bounds import SessionBounds
 from omnistage.server.realtime.ahead import answer_ahead
 
 pytestmark = pytest.mark.usefixtures("by_loudness")
-
-
-@pytest.fixture(autouse=True)
-def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer waits for the end of its turn however long this machine stands still."""
-    monkeypatch.setattr(answer_ahead, "MAX_WAIT_S", 600.0)
-
-
-@pytest.fixture
-def talk(gateway: RunningGateway) -> Iterator[Talk]:
-    with talking(gateway) as talk:
-        yield talk
-        talk.order.end()
 
 
 def turn_of(gateway: RunningGateway) -> tuple[list[str], str, str]:

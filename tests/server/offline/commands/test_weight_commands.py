@@ -18,27 +18,6 @@ from omnistage import Adapter, BadRequest, Omni
 from omnistage.stages.messages.to_gateway import CommandResult, Failed
 
 
-@pytest.fixture
-def stages(tmp_path: Path) -> ObedientStages:
-    (tmp_path / "channels").mkdir()
-    return ObedientStages(tmp_path / "channels")
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A folder of a checkpoint."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"a": 1}')
-    return folder
-
-
-@pytest.fixture
-def omni(stages: ObedientStages, model: Path) -> Iterator[Omni]:
-    with fake_omni(stages, {**OMNI, "model": str(model)}) as running:
-        yield running
-
-
 class Reading:
     """Stages that read the folder which they are to load."""
 

@@ -1,12 +1,11 @@
 """Sessions over a transcriber, a text model and a speech model that no edge joins."""
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cascade import CASCADE, SPEECH, TRANSCRIBER
+from support.cascade import CASCADE
 from support.cascade_talk import TEXT, asked_of, speak
 from support.fake_stages import SAMPLES_PER_FRAME
 from support.gateway import RunningGateway, running_gateway
@@ -18,32 +17,6 @@ from omnistage.stages.messages.to_gateway import Speech
 
 DELTA = "response.output_audio.delta"
 pytestmark = pytest.mark.usefixtures("by_loudness")
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    with running_gateway(tmp_path_factory.mktemp("cascade"), CASCADE, speech=SPEECH) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def transcriber(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    with running_gateway(tmp_path_factory.mktemp("transcriber"), TRANSCRIBER) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(gateway: RunningGateway, transcriber: RunningGateway) -> Iterator[None]:
-    yield
-    gateway.wait_until_idle()
-    transcriber.wait_until_idle()
-
-
-@pytest.fixture
-def talk(gateway: RunningGateway) -> Iterator[Talk]:
-    with talking(gateway) as talk:
-        yield talk
-        talk.order.end()
 
 
 def test_a_turn_is_transcribed_answered_and_spoken(gateway: RunningGateway, talk: Talk) -> None:

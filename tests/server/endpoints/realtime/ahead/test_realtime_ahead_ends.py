@@ -1,7 +1,6 @@
 """Answers ahead of the end of a turn: without effect beside others, given up, never charged."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,6 @@ from omnistage.server.options.bounds import SessionBounds
 from omnistage.server.realtime.ahead import answer_ahead
 
 pytestmark = pytest.mark.usefixtures("by_loudness")
-
-
-@pytest.fixture(autouse=True)
-def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer waits for the end of its turn however long this machine stands still."""
-    monkeypatch.setattr(answer_ahead, "MAX_WAIT_S", 600.0)
-
-
-@pytest.fixture
-def talk(gateway: RunningGateway) -> Iterator[Talk]:
-    with talking(gateway) as talk:
-        yield talk
-        talk.order.end()
 
 
 def test_a_session_that_transcribes_makes_none(gateway: RunningGateway) -> None:
