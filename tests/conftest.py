@@ -48,6 +48,7 @@ SHARING = "tests/e2e"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that share a server; begin with slow files; skip what repeats another test."""
     for item in items:
+        check_name(item)
         if any(is_of_the_session(item, name) for name in SESSION_SERVERS):
             item.add_marker(pytest.mark.shared)
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
@@ -56,6 +57,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("repeat") is not None:
                 item.add_marker(pytest.mark.skip(reason="it repeats another test: make repeats"))
+
+
+def check_name(item: pytest.Item) -> None:
+    """Refuse a name with a set in it: two processes that run tests may order it differently.
+
+    One that compiled the file orders its sets unlike one that read the compiled file.
+    """
+    assert isinstance(item, pytest.Function)
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    if any(isinstance(value, set | frozenset) and str(value) in item.name for value in params):
+        raise pytest.UsageError(f"{item.nodeid}: its name has a set, which has no order")
 
 
 def is_of_the_session(item: pytest.Item, fixture: str) -> bool:

@@ -122,19 +122,22 @@ class SpeechChunks:
         """A delta of the transcript or of the audio."""
         if isinstance(output, TextOutput):
             self._running = running_usage(output.chunk) or self._running
-            return self._open(output.chunk) + self._text_chunks(output.chunk)
+            chunks = self._open() + self._text_chunks(output.chunk)
+            if prompt := self.head.extras(output.chunk, "prompt_token_ids"):
+                chunks = chunks or [self._chunk(choice_of({}))]  # audio can come before all text
+                chunks[0] |= prompt
+            return chunks
         assert isinstance(output, AudioOutput)
-        return self._open({}) + self._audio_chunks(output)
+        return self._open() + self._audio_chunks(output)
 
-    def _open(self, chunk: Mapping[str, object]) -> list[ChatChunk]:
+    def _open(self) -> list[ChatChunk]:
         if self._is_opened:
             return []
         self._is_opened = True
-        more = self.head.extras(chunk, "prompt_token_ids")
-        return [self._chunk(choice_of({"role": "assistant", "refusal": None}), **more)]
+        return [self._chunk(choice_of({"role": "assistant", "refusal": None}))]
 
-    def _chunk(self, choice: ChatChunk, **more: object) -> ChatChunk:
-        return self.head.chunk([choice], **more, **self._running)
+    def _chunk(self, choice: ChatChunk) -> ChatChunk:
+        return self.head.chunk([choice], **self._running)
 
     def _text_chunks(self, chunk: JsonMap) -> list[ChatChunk]:
         self._usage = chunk.get("usage") or self._usage
@@ -176,7 +179,7 @@ class SpeechChunks:
         """When the audio expires, why the answer ended, the usage."""
         usage = usage_of(self._usage, self._num_frames)
         return [
-            *self._open({}),
+            *self._open(),
             self._chunk(choice_of(self._audio(expires_at=self.expires_at))),
             self._chunk({**choice_of({}), **self._ending}),
             self.head.chunk([], usage=usage),
