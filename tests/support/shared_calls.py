@@ -1,10 +1,12 @@
 """Calls of tiny denoisers that four processes share, compared with calls of their own."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 import torch.distributed as dist
 from support.tiny_pipelines import Settings, error, quiet
 from torch._C._distributed_c10d import FileStore
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import spawn, start_processes
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from omnistage.stages.diffusion.blocks.compiled import compile_forward
@@ -64,42 +66,79 @@ class Shared:
     second: Mapping[str, int]  # how often it did what is counted
 
 
+@dataclass(frozen=True)
+class Alone:
+    """A denoiser that nobody shares yet, and what its calls come to."""
+
+    case: Sharing
+    denoiser: Any
+    calls: Sequence[tuple[Mapping[str, Any], torch.Tensor]]
+
+
 def shared_calls(cases: Sequence[Sharing], folder: Path) -> list[list[Shared]]:
-    """Make all calls of all cases; each process is a rank of each case."""
-    spawn(_rank, (list(cases), str(folder)), nprocs=NUM_RANKS)
+    """Make all calls of all cases; each process is a rank of each case.
+
+    All are forks of one process that has done nothing but import. What calls come to alone is
+    computed once, not by each rank.
+    """
+    with patch.dict(os.environ, OMP_NUM_THREADS="1"):
+        spawn(_fork, (list(cases), str(folder)), nprocs=1)
     found: list[list[Shared]] = torch.load(folder / "found", weights_only=False)
     return found
 
 
-def _rank(rank: int, cases: Sequence[Sharing], folder: str) -> None:
+def _fork(_: int, cases: Sequence[Sharing], folder: str) -> None:
     torch.set_num_threads(1)
+    assert len(os.listdir("/proc/self/task")) == 1  # a lock of another thread would stay held
+    start_processes(_compute_alone, (cases, folder), nprocs=1, start_method="fork")
+    start_processes(_rank, (folder,), nprocs=NUM_RANKS, start_method="fork")
+
+
+def _compute_alone(_: int, cases: Sequence[Sharing], folder: str) -> None:
+    torch.save([_alone(case) for case in cases], f"{folder}/alone")
+
+
+def _rank(rank: int, folder: str) -> None:
     store = FileStore(f"{folder}/store", NUM_RANKS)
     limit = timedelta(minutes=5)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS, timeout=limit)
-    found = [_calls(case) for case in cases]
+    found = [_shared(one) for one in torch.load(f"{folder}/alone", weights_only=False)]
     if rank == 0:
         torch.save(found, f"{folder}/found")
     dist.destroy_process_group()
 
 
+@cache
+def _inputs(name: str) -> Sequence[Mapping[str, Any]]:
+    """What a tiny pipeline first calls its denoiser with."""
+    pipeline: Any = quiet(make_tiny(name))
+    modules = {"transformer": pipeline.transformer}
+    arguments = [settings.arguments(name) for settings in SETTINGS]
+    calls = [first_calls(pipeline, modules, one)["transformer"] for one in arguments]
+    return [dict(nested(call.arguments)) for call in calls]
+
+
 @torch.inference_mode()
-def _calls(case: Sharing) -> list[Shared]:
-    """The calls of one case, on this rank."""
-    pipeline: Any = quiet(make_tiny(case.name))
-    denoiser = pipeline.transformer
+def _alone(case: Sharing) -> Alone:
+    denoiser = make_tiny(case.name).transformer
     if case.is_quantized:
         for block in denoiser.transformer_blocks:
             assert quantize_block(block, CPU)
-    seen = []
-    for settings in SETTINGS:
-        arguments = settings.arguments(case.name)
-        (call,) = first_calls(pipeline, {"transformer": denoiser}, arguments).values()
-        given: dict[str, Any] = dict(nested(call.arguments))
+    calls = []
+    for inputs in _inputs(case.name):
+        given = dict(inputs)
         if case.has_mask:
             mask = torch.ones(given["encoder_hidden_states"].shape[:2], dtype=torch.bool)
             mask[:, -1] = False
             given["encoder_hidden_states_mask"] = mask
-        seen.append((given, _tensor(denoiser(**given))))
+        calls.append((given, _tensor(denoiser(**given))))
+    return Alone(case, denoiser, calls)
+
+
+@torch.inference_mode()
+def _shared(alone: Alone) -> list[Shared]:
+    """The calls of one case, on this rank."""
+    case, denoiser = alone.case, alone.denoiser
     if case.attention:
         denoiser.set_attention_backend(case.attention)
     if case.is_compiled:
@@ -108,7 +147,7 @@ def _calls(case: Sharing) -> list[Shared]:
                 compile_forward(block)
     spread([denoiser], case.options, CPU)
     outcomes = []
-    for given, expected in seen:
+    for given, expected in alone.calls:
         first = error(_tensor(denoiser.forward(**given)), expected)
         with _Counts() as counts:
             second = error(_tensor(denoiser.forward(**given)), expected)
