@@ -1,5 +1,6 @@
 """The fused vocoder against transformers' modules; TRITON_INTERPRET=1 runs it on a CPU."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -18,14 +19,28 @@ from omnistage.stages.qwen2_5_omni.token2wav.bigvgan_graphs import COUNTS
 
 pytestmark = RUNS_KERNELS
 BOUND = 1e-5 if IS_INTERPRETED else 1e-4  # a GPU's sine is the fast one
-LONG = [] if IS_INTERPRETED else [333]
+WIDTHS, LONG = ([24], []) if IS_INTERPRETED else ([8, 24, 96], [333])
+ACTIVATED = [
+    *product([1, 2, 3, 5, 11, 12, 13, 16, 17, 100, *LONG], WIDTHS),
+    *product([1, 17], [8, 96] if IS_INTERPRETED else []),  # lanes of several programs
+]
+TOKEN2WAV = "omnistage.stages.qwen2_5_omni.token2wav"
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs")
 
 
-def make_vocoder() -> Any:
+@pytest.fixture(autouse=True)
+def few_steps_of_a_lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the interpreter, whose time goes by them, but where the activation itself is tested."""
+    if IS_INTERPRETED and request.function is not test_the_activation_is_the_module_s:
+        monkeypatch.setattr(f"{TOKEN2WAV}.bigvgan_kernels.STEPS", 4)
+
+
+def make_vocoder(num_levels: int = 3) -> Any:
     """A narrow one with random weights and three of the published one's upsamplings."""
     config = Qwen2_5OmniBigVGANConfig(
-        upsample_initial_channel=128, upsample_rates=[5, 3, 2], upsample_kernel_sizes=[11, 7, 4]
+        upsample_initial_channel=128,
+        upsample_rates=[5, 3, 2][:num_levels],
+        upsample_kernel_sizes=[11, 7, 4][:num_levels],
     )
     model: Any = Qwen2_5OmniToken2WavBigVGANModel(config).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
@@ -46,8 +61,7 @@ def mel(num_windows: int, num_frames: int) -> torch.Tensor:
     return (2 * torch.randn(num_windows, num_frames, 80, generator=generator) - 3).to(DEVICE)
 
 
-@pytest.mark.parametrize("width", [8, 24, 96])
-@pytest.mark.parametrize("length", [1, 2, 3, 5, 11, 12, 13, 16, 17, 100, *LONG])
+@pytest.mark.parametrize(("length", "width"), ACTIVATED)
 @torch.inference_mode()
 def test_the_activation_is_the_module_s(length: int, width: int) -> None:
     from omnistage.stages.qwen2_5_omni.token2wav.bigvgan_fused import activation_of
@@ -122,7 +136,7 @@ def test_fused_layers_make_the_modules_samples(num_windows: int, num_frames: int
 def test_half_precision_is_as_near_as_its_docstring_says() -> None:
     from omnistage.stages.qwen2_5_omni.token2wav.bigvgan_fused import FusedBigVGAN
 
-    model, frames = make_vocoder(), mel(1, 2)
+    model, frames = make_vocoder(1 if IS_INTERPRETED else 3), mel(1, 2)
     expected = WindowVocoder(model)._decode(frames)
     found = FusedBigVGAN(model, HALF)(frames)
     assert found.dtype == torch.float32

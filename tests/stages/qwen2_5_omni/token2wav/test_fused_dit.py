@@ -7,15 +7,22 @@ import pytest
 import torch
 from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS
 from support.token2wav import make_speakers, make_token2wav, random_codes
+from torch.nn import functional
 
 from omnistage.stages.qwen2_5_omni.token2wav.dit import BlockDiT
-from omnistage.stages.qwen2_5_omni.token2wav.dit_blocks import Window, make_block_list
+from omnistage.stages.qwen2_5_omni.token2wav.dit_blocks import (
+    COLUMNS,
+    NORM_EPS,
+    Window,
+    make_block_list,
+)
 from omnistage.stages.qwen2_5_omni.token2wav.dit_graphs import StaticBlocks
 from omnistage.stages.qwen2_5_omni.token2wav.dit_layers import ExactLayers
 
 pytestmark = RUNS_KERNELS
 VOICE = make_speakers()["Ethan"]
 LOW = torch.bfloat16
+TOKEN2WAV = "omnistage.stages.qwen2_5_omni.token2wav"
 
 
 def make_net(dtype: torch.dtype) -> Any:
@@ -51,7 +58,9 @@ def some_windows(dit: BlockDiT) -> list[Window]:
 
 @pytest.mark.skipif(not IS_INTERPRETED, reason="a GPU's products are TF32")
 @torch.inference_mode()
-def test_fused_layers_equal_exact_ones() -> None:
+def test_fused_layers_equal_exact_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several rows a program: the interpreter's time goes by programs."""
+    monkeypatch.setattr(f"{TOKEN2WAV}.dit_kernels.FEW_ROWS", 0)
     net = make_net(torch.float32)
     exact = BlockDiT(net)
     windows = some_windows(exact)
@@ -61,20 +70,48 @@ def test_fused_layers_equal_exact_ones() -> None:
         assert (found - other).abs().max() < 1e-5 * other.abs().max()
 
 
+@pytest.mark.parametrize("few_rows", [0, 2048], ids=["four rows a program", "one"])
+@pytest.mark.parametrize("has_branch", [False, True])
+@torch.inference_mode()
+def test_the_norm_of_a_branch_s_sum_is_scaled_and_shifted_by_each_block_s_time(
+    has_branch: bool, few_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from omnistage.stages.qwen2_5_omni.token2wav.dit_kernels import Branch, Norm, modulate
+
+    monkeypatch.setattr(f"{TOKEN2WAV}.dit_kernels.FEW_ROWS", few_rows)
+    times, rows, width = torch.tensor([3, 0, 2]), 8, 48
+    generator = torch.Generator().manual_seed(0)
+    hidden, added = torch.randn(2, len(times) * rows, width, generator=generator).to(DEVICE)
+    scale, shift, gate = torch.randn(3, 4, width, generator=generator).to(DEVICE)
+    table = torch.zeros(len(times), len(COLUMNS) + 2, dtype=torch.int32, device=DEVICE)
+    table[:, COLUMNS.time] = times
+    at = times.repeat_interleave(rows).to(DEVICE)
+    states = hidden + gate[at] * added if has_branch else hidden.clone()
+    expected = functional.layer_norm(states, [width], eps=NORM_EPS) * (1 + scale[at]) + shift[at]
+    branch = Branch(added, gate) if has_branch else None
+    for keeps_hidden, left in ((False, hidden.clone()), (True, states)):
+        norm = Norm(scale, shift)
+        found = modulate(
+            hidden, table, rows, norm, torch.float32, branch, keeps_hidden=keeps_hidden
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(hidden, left, rtol=0, atol=1e-6)
+
+
 @torch.inference_mode()
 def test_blocks_among_others_are_computed_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """And with several rows a program, as of many blocks."""
-    from omnistage.stages.qwen2_5_omni.token2wav import dit_kernels
-
-    monkeypatch.setattr(dit_kernels, "FEW_ROWS", 0)
+    monkeypatch.setattr(f"{TOKEN2WAV}.dit_kernels.FEW_ROWS", 0)
+    counts = (3, 4, 6) if IS_INTERPRETED else (6, 6, 9)
+    num_blocks = counts[-1]
     net = make_net(torch.float32 if IS_INTERPRETED else LOW)
     dit = fused(BlockDiT(net), net)
     before = [window(dit, 2, 0, seed=9)]
-    static = StaticBlocks(make_block_list(before, dit.lay_out(before)), 9)
+    static = StaticBlocks(make_block_list(before, dit.lay_out(before)), num_blocks)
     windows = some_windows(dit)
     layout = dit.lay_out(windows)
-    static.put(windows, layout, 9)
-    found = dit.velocity(static.of((6, 6, 9)))
+    static.put(windows, layout, num_blocks)
+    found = dit.velocity(static.of(counts))
     assert found.isfinite().all()
     expected = dit.velocity(make_block_list(windows, layout))
     error = (found[: len(expected)] - expected).abs().max()
