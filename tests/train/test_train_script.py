@@ -1,4 +1,4 @@
-"""train.sh runs each step once, goes on where it was cut off, and stops at what fails."""
+"""train.sh runs each step of its parts once, goes on where it was cut off, stops at what fails."""
 
 import os
 import stat
@@ -44,7 +44,9 @@ class Machine:
             (programs / name).chmod(stat.S_IRWXU)
         self._programs = programs
 
-    def train(self, fails: str = "nothing") -> tuple[int, list[str]]:
+    def train(
+        self, *parts: str, fails: str = "nothing", visible: str | None = None
+    ) -> tuple[int, list[str]]:
         """The script's exit status, and what was run on which GPU, in order."""
         self._notes.write_text("")
         environment = dict(
@@ -55,8 +57,10 @@ class Machine:
             FAILS=fails,
         )
         environment.pop("CUDA_VISIBLE_DEVICES", None)
+        if visible is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = visible
         done = subprocess.run(
-            ["bash", "train/train.sh", str(self._folder / "out")],
+            ["bash", "train/train.sh", str(self._folder / "out"), *parts],
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -64,53 +68,105 @@ class Machine:
         )
         return done.returncode, self._notes.read_text().splitlines()
 
+    def is_done(self, *parts: str) -> None:
+        """Have these parts in the folder, as from another machine."""
+        (self._folder / "out").mkdir()
+        for part in parts:
+            (self._folder / "out" / f"{part}.done").touch()
+
+
+DRAWINGS = ("image/vae.py", "image/draw.py", "image/sharpen.py", "image/write_image.py")
+
 
 def programs(lines: list[str]) -> list[str]:
     """The programs of train/ in these lines, in order."""
     return [part[6:] for line in lines for part in line.split() if part.startswith("train/")]
 
 
+def gpus(lines: list[str]) -> dict[str, str]:
+    """On which GPU each program was run."""
+    return {name: line.split()[0] for line in lines for name in programs([line])}
+
+
+def options(lines: list[str], program: str) -> str:
+    """With which options a program was run."""
+    return next(line for line in lines if f"train/{program}" in line)
+
+
 def test_each_step_runs_once_in_its_order(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 1)
     status, lines = machine.train()
-    assert (status, programs(lines)) == (
-        0,
-        [
-            *("make_data.py", "make_data.py", "codes.py", "thinker.py", "code2wav.py"),
-            *("image/vae.py", "image/draw.py", "image/sharpen.py", "image/write_image.py"),
-            *("media.py", "talker.py", "write.py", "hear.py", "image/judge_image.py"),
-        ],
-    )
-    assert "--minutes 28" in next(line for line in lines if "talker.py" in line)
+    ran = programs(lines)
+    assert status == 0
+    assert [name for name in ran if name in DRAWINGS] == list(DRAWINGS)
+    assert [name for name in ran if name not in DRAWINGS] == [
+        *("make_data.py", "make_data.py", "codes.py", "thinker.py", "media.py", "code2wav.py"),
+        *("talker.py", "write.py", "hear.py", "image/judge_image.py"),
+    ]
+    assert ran.index(DRAWINGS[-1]) < ran.index("thinker.py")
+    assert "--minutes 28" in options(lines, "talker.py")
     assert machine.train() == (0, [])
 
 
 def test_a_failed_step_ends_it_and_the_next_call_goes_on_there(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 1)
-    status, lines = machine.train(fails="media.py")
+    status, lines = machine.train(fails="talker.py")
     assert status != 0
-    assert programs(lines)[-1] == "media.py"
+    assert programs(lines)[-1] == "talker.py"
     status, lines = machine.train()
-    assert (status, programs(lines)[0]) == (0, "media.py")
+    assert (status, programs(lines)[0]) == (0, "talker.py")
     assert "thinker.py" not in programs(lines)
 
 
 @pytest.mark.parametrize("failed", ["thinker.py", "code2wav.py", "draw.py"])
-def test_on_several_gpus_the_media_wait_for_all_that_runs_beside(
+def test_on_several_gpus_the_talker_waits_for_all_that_runs_beside(
     tmp_path: Path, failed: str
 ) -> None:
     machine = Machine(tmp_path, 4)
     status, lines = machine.train(fails=failed)
     assert status != 0
-    assert "media.py" not in programs(lines)
+    assert "talker.py" not in programs(lines)
     status, more = machine.train()
     assert status == 0
     beside = {"thinker.py", "code2wav.py", "image/draw.py"}
     assert [name for name in programs(more) if name in beside] == [
         next(name for name in beside if name.endswith(failed))
     ]
-    gpus = {name: line.split()[0] for line in (*lines, *more) for name in programs([line])}
-    assert (gpus["thinker.py"], gpus["code2wav.py"], gpus["image/draw.py"]) == ("0", "1", "2")
-    talker = next(line for line in more if "talker.py" in line)
-    assert "--nproc-per-node 4" in talker
-    assert "--minutes 8" in talker
+    used = gpus([*lines, *more])
+    assert (used["thinker.py"], used["code2wav.py"], used["image/draw.py"]) == ("0", "1", "2")
+    assert "--nproc-per-node 4" in options(more, "talker.py")
+    assert "--minutes 8" in options(more, "talker.py")
+
+
+def test_on_two_gpus_code2wav_follows_the_drawings(tmp_path: Path) -> None:
+    status, lines = Machine(tmp_path, 4).train(visible="2,3")
+    used, ran = gpus(lines), programs(lines)
+    assert status == 0
+    assert (used["thinker.py"], used["image/draw.py"], used["code2wav.py"]) == ("2", "3", "3")
+    assert ran.index(DRAWINGS[-1]) < ran.index("code2wav.py")
+    assert "--nproc-per-node 2" in options(lines, "talker.py")
+    assert "--minutes 14" in options(lines, "talker.py")
+
+
+def test_parts_are_trained_with_what_they_need_alone(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, 2)
+    status, lines = machine.train("thinker", "drawings")
+    assert status == 0
+    assert sorted(programs(lines)) == sorted(["make_data.py", "thinker.py", *DRAWINGS])
+    status, lines = machine.train("thinker", "code2wav")
+    assert (status, programs(lines)) == (0, ["make_data.py", "codes.py", "code2wav.py"])
+
+
+def test_a_talker_is_trained_by_a_thinker_of_another_machine(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, 2)
+    machine.is_done("thinker", "code2wav", "drawings")
+    status, lines = machine.train("talker")
+    ran = programs(lines)
+    assert status == 0
+    assert sorted(ran[:-1]) == ["codes.py", "make_data.py", "make_data.py", "media.py"]
+    assert ran[-1] == "talker.py"
+    assert programs(machine.train("judged")[1]) == ["write.py", "hear.py", "image/judge_image.py"]
+
+
+def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
+    assert Machine(tmp_path, 1).train("thinker", "speech") == (2, [])

@@ -3,7 +3,8 @@
 # virtual environment, and writes FOLDER/checkpoint. All state is in FOLDER, from which the same call goes on; give as FOLDER
 # a place that outlives the machine. EARLIER is such a folder of a call before, if it lies elsewhere. Python is $PYTHON.
 # With $CHECKPOINT, a folder, its weights are trained on: denoiser, text encoder and decoder, not the encoder.
-# Without Diffusers there, $WHEELS is a folder with the wheels of diffusers, importlib_metadata and zipp.
+# Without Diffusers there, $WHEELS is a folder with the wheels of diffusers, importlib_metadata and zipp. SHARE=0.01 makes
+# batches smaller, to try it.
 set -e -o pipefail
 minutes=$1 folder=$2 earlier=$3 python=${PYTHON:-python3}
 mkdir -p "$folder"
@@ -18,13 +19,15 @@ share() { $python -c "print(max(0.1, $1 * $minutes))"; }
 without_graphs() { SMALL_IMAGE_EAGER=1 "$@"; }
 again() { "$@" || without_graphs "$@"; }
 on=(${CHECKPOINT:+--checkpoint "$CHECKPOINT"})
+# part NAME SHARE OPTION...: one of the trainings, for a share of the minutes.
+part() { again "$python" "train/image/$1.py" --out "$folder" --batch "${SHARE:-1}" --minutes "$(share "$2")" "${@:3}"; }
 {
   if [ -n "$CHECKPOINT" ]; then
-    again "$python" train/image/draw.py --out "$folder" --more "${on[@]}" --minutes "$(share 0.65)"
+    part draw 0.65 --more "${on[@]}"
   else
-    again "$python" train/image/vae.py --out "$folder" --minutes "$(share 0.25)"
-    again "$python" train/image/draw.py --out "$folder" --minutes "$(share 0.45)"
+    part vae 0.25
+    part draw 0.45
   fi
-  again "$python" train/image/sharpen.py --out "$folder" "${on[@]}" --minutes "$(share 0.2)"
+  part sharpen 0.2 "${on[@]}"
   "$python" train/image/write_image.py --out "$folder" "${on[@]}" --folder "$folder/checkpoint"
 } 2>&1 | tee -a "$folder/train.log"
