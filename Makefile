@@ -7,7 +7,7 @@ DEMO := .venv-demo
 COMMA := ,
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech soak-images page browser exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-tests thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed realtime-turns compose pipelines mamoda
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech soak-images page browser exact gpu gpu-commands gpu-compiles gpu-media gpu-ranks gpu-speech gpu-tests thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients realtime-load realtime-speed realtime-turns compose pipelines mamoda
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -117,6 +117,10 @@ turns: venv
 gpu-commands: venv
 	PYTHONPATH=tests $(BIN)/python tools/gpu/gpu_commands.py $(ARGS)
 
+# Long prompts and media at a rate, checked, on one GPU; ARGS="--tiny --requests 2 --long-words 60 --long-tokens 20 --frames 5" on a CPU.
+gpu-media: venv
+	PYTHONPATH=tests:tools/realtime $(BIN)/python tools/gpu/gpu_media.py $(ARGS)
+
 # What a text stage compiles for requests once it is ready, on one GPU in five minutes; ARGS="--eager yes".
 gpu-compiles: venv
 	PYTHONPATH=tests $(BIN)/python tools/gpu/gpu_compiles.py $(ARGS)
@@ -208,11 +212,12 @@ realtime-load: venv
 
 # Sessions of Qwen3-Omni at its real size on one GPU, compared with chats first; ARGS="--tiny --levels 1x2 --speech-seconds 1" on a CPU.
 realtime-speed: venv
-	PYTHONPATH=tests $(BIN)/python tools/gpu/realtime_speed.py $(ARGS)
+	PYTHONPATH=tests:tools/gpu $(BIN)/python tools/realtime/realtime_speed.py $(ARGS)
 
-# Where the time of each turn of a conversation by voice goes; --tiny on a CPU.
+# Where the time of each turn of a conversation by voice goes; --tiny on a CPU. ARGS="--talker-graphs 1024,2048": a server for
+# each, whose codes are compared.
 realtime-turns: venv
-	PYTHONPATH=tests $(BIN)/python tools/realtime/realtime_turns.py $(ARGS)
+	PYTHONPATH=tests:tools/gpu $(BIN)/python tools/realtime/realtime_turns.py $(ARGS)
 
 # Voice clients of the Realtime API as they are; node and npm are needed.
 REALTIME := .venv-realtime

@@ -64,11 +64,15 @@ def sound_part(samples: npt.NDArray[np.int16]) -> dict[str, Any]:
 
 
 def video_bytes(
-    num_frames: int, size: int, samples: npt.NDArray[np.int16] | None = None, form: str = "mp4"
+    num_frames: int,
+    size: int,
+    samples: npt.NDArray[np.int16] | None = None,
+    form: str = "mp4",
+    seed: int | None = None,
 ) -> bytes:
     """A file of moving noise at four frames a second, with these samples as they are."""
     buffer = io.BytesIO()
-    random = np.random.default_rng(num_frames)
+    random = np.random.default_rng(num_frames if seed is None else seed)
     with av.open(buffer, "w", format=form) as container:
         stream = container.add_stream("mpeg4", rate=VIDEO_FPS)
         if samples is not None:

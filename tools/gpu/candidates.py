@@ -1,6 +1,7 @@
 """Names the models and the graph files that are served."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -77,6 +78,28 @@ def with_share(graph: dict[str, Any], share: float) -> dict[str, Any]:
     os.environ[ALLOW] = "1"
     thinker = {**graph["stages"]["thinker"], "environment": {SHARE: share}}
     return {**graph, "stages": {**graph["stages"], "thinker": thinker}}
+
+
+def with_replicas(graph: dict[str, Any], gpus: Sequence[int]) -> dict[str, Any]:
+    """The graph with each stage once for each of these GPUs; those of one GPU share its memory.
+
+    The tiny models' stages, which name none, are as many on the CPU.
+    """
+    most = max(map(gpus.count, gpus))
+    stages = {}
+    for name, stage in graph["stages"].items():
+        engine = dict(stage["engine"])
+        for shared in ("kv_cache_memory_bytes", "gpu_memory_utilization", "max_num_seqs"):
+            if shared in engine:
+                engine[shared] = type(engine[shared])(engine[shared] / most)
+        where = {"gpus": [[gpu] for gpu in gpus]} if "gpus" in stage else {"replicas": len(gpus)}
+        stages[name] = {**stage, **where, "engine": engine}
+    return {**graph, "stages": stages}
+
+
+def replicas_of(text: str) -> list[int]:
+    """The GPUs of `--replicas`."""
+    return [int(gpu) for gpu in text.split(",") if gpu]
 
 
 def hidden_problem(checkout: Path) -> str | None:

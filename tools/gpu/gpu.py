@@ -23,8 +23,9 @@ checkout of an earlier state: graph files of the same names are served by its co
 are there, and judged by the same reference. `--lengths` measures other prompts and answers, too,
 and `--rates` requests that come whether or not others were answered. With `--deterministic LEVELS`
 the first graph is served once more, deterministic: then answers one at a time must be those at
-once, all tokens and codes. With `--talks` so many conversations with media are held with the first
-graph's server, with and without the prefix cache (`make turns`).
+once, all tokens and codes. With `--replicas 0,1` each stage of a graph is there once on each of
+these GPUs; one of each is the reference. With `--talks` so many conversations with media are held
+with the first graph's server, with and without the prefix cache (`make turns`).
 """
 
 import argparse
@@ -35,7 +36,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import yaml
-from candidates import SUBJECTS, Candidate, hidden_problem, in_float32, reference_graph, with_share
+from candidates import (
+    SUBJECTS,
+    Candidate,
+    hidden_problem,
+    in_float32,
+    reference_graph,
+    replicas_of,
+    with_replicas,
+    with_share,
+)
 from gpu_run import Run
 from judging import LENGTHS, NUM_SPOKEN
 from support.printing import say
@@ -62,6 +72,8 @@ def main() -> None:
     parser.add_argument("--spoken", type=int, default=NUM_SPOKEN, help="by the reference itself")
     parser.add_argument("--rates", default="", help="requests a second")
     parser.add_argument("--seconds", type=float, default=8, help="that each rate lasts")
+    parser.add_argument("--replicas", default="", help="GPUs of each stage's: 0,1, say")
+    parser.add_argument("--max-first-sound", type=float, help="of the servers, in s")
     parser.add_argument("--no-mps", action="store_true")
     parser.add_argument("--float32", action="store_true", help="all stages: twice the memory")
     parser.add_argument("--no-kill", action="store_true")
@@ -116,6 +128,8 @@ def check(
         if asked.float32:
             in_float32(graph)
         served = with_share(graph, asked.share) if asked.share else graph
+        if gpus := replicas_of(asked.replicas):
+            served = with_replicas(served, gpus)
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(served))
     run = Run(asked, subject, model, folder, out)
     for one in candidates:

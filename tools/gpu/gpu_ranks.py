@@ -14,12 +14,16 @@ dummy` they are random; then only the speed is judged. `--tiny` has pictures wit
 on GPUs, or on a CPU where there are none. Bfloat16 rounds differently over several GPUs: with
 `--dtype float32` pictures differ by less than a tenth of a level.
 
+`--rates 0.1,0.2`: `omnistage bench images` loads each way with `--requests` arrivals at each rate.
+
 `--failures`: at the end of each way a rank is killed, and another one runs out of memory; printed
-are the seconds until the running request ends, and until there is a picture again.
+are the seconds until the running request ends, and until there is a picture again. A request that
+takes `--patience` seconds has failed.
 """
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -37,6 +41,7 @@ import yaml
 from ranks_table import ONE, WAYS, Pictures, Round, engine_of, is_right, line_of, table_of
 from rich.console import Console
 from support.pictures import pixels_of
+from support.printing import say
 from support.server import ADMIN_KEY, TinyServer, running_server
 
 from omnistage.stage_configs.gpus import visible_gpus
@@ -45,7 +50,7 @@ from omnistage.stages.diffusion.checkpoint import write_tiny
 
 FAILURES = ("kill", "memory")
 PROMPT = "a fox in the snow, watercolour, number {}"
-TIMEOUT_S = 1800.0
+GUIDED = {"negative_prompt": "blurred", "true_cfg_scale": 4.0}
 LONG = 100  # steps of the request that a rank's failure meets
 KEY = {"authorization": f"Bearer {ADMIN_KEY}"}
 EXTENSION = "support.rank_extension.Extension"
@@ -83,13 +88,12 @@ async def ask(
     """One picture."""
     body = {
         "prompt": PROMPT.format(number),
-        "negative_prompt": "blurred",
-        "true_cfg_scale": 4.0,
+        **GUIDED,
         "size": f"{asked.side}x{asked.side}",
         "num_inference_steps": steps or asked.steps,
         "seed": number,
     }
-    async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
+    async with httpx.AsyncClient(timeout=asked.patience) as client:
         answer = await client.post(f"{server.url}/v1/images/generations", json=body)
     answer.raise_for_status()
     return pixels_of(answer.json()["data"][0]["b64_json"])
@@ -125,12 +129,22 @@ async def failed(server: TinyServer, how: str, asked: argparse.Namespace) -> tup
     with suppress(httpx.HTTPError):
         await running
     told_s = time.perf_counter() - begun
-    while time.perf_counter() - begun < TIMEOUT_S:
+    while time.perf_counter() - begun < asked.patience:
         with suppress(httpx.HTTPError):
             await ask(server, 1, asked)
             return told_s, time.perf_counter() - begun
         await asyncio.sleep(0.5)
-    raise RuntimeError(f"{how}: no picture again")
+    raise RuntimeError(f"no picture again in {asked.patience:g} s")
+
+
+def bench(server: TinyServer, asked: argparse.Namespace) -> str:
+    """Returns what `omnistage bench images` prints of arrivals."""
+    command = [sys.executable, "-m", "omnistage.server.cli", "bench", "images", server.url]
+    command += ["--rate", asked.rates, "--requests", str(asked.requests), "--rounds", "1"]
+    command += ["--size", f"{asked.side}x{asked.side}", "--steps", str(asked.steps), "--seed", "1"]
+    command += ["--extra-body", json.dumps(GUIDED)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
 
 
 def rpc(server: TinyServer, method: str, *args: object, **more: object) -> Any:
@@ -164,9 +178,14 @@ def served(way: str, model: Path, folder: Path, asked: argparse.Namespace) -> Ro
         running_server(str(path), folder / f"{name}.log", *options) as server,
     ):
         alone_s, together_s, pictures = asyncio.run(measured(server, asked))
-        mib, failures = peak.mib, dict[str, tuple[float, float]]()
+        if asked.rates:
+            say(f"{way}: {bench(server, asked)}")
+        mib, failures = peak.mib, dict[str, tuple[float, float] | str]()
         for how in FAILURES if has_failures else ():
-            failures[how] = asyncio.run(failed(server, how, asked))
+            try:
+                failures[how] = asyncio.run(failed(server, how, asked))
+            except Exception as error:  # noqa: BLE001 - what was measured before it counts
+                failures[how] = repr(error)
         return Round(way, alone_s, together_s, pictures, mib, failures)
 
 
@@ -183,6 +202,9 @@ def main() -> None:
     parser.add_argument("--alone", type=int, default=3, help="pictures one after another")
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--max-levels", type=float, default=8.0)
+    parser.add_argument("--rates", default="", help="arrivals a second")
+    parser.add_argument("--requests", type=int, default=24, help="at each rate")
+    parser.add_argument("--patience", type=float, default=1800, help="s for a request")
     parser.add_argument("--failures", action="store_true", help="a death, and no memory")
     asked = parser.parse_args()
     if asked.tiny:

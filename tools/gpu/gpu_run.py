@@ -118,6 +118,8 @@ class Run:
         began = time.monotonic()
         path = self._folder / f"{candidate.name}.yaml"
         options = [*self._options, *mps_option(has_mps)]
+        if self._asked.max_first_sound:
+            options += ["--max-first-sound", str(self._asked.max_first_sound)]
         with running_server(str(path), log, *options, checkout=candidate.checkout) as server:
             say(f"{way}: ready after {time.monotonic() - began:.1f} s")
             served = Served()

@@ -13,6 +13,9 @@ request at a time, judges the answers:
 
 With `--cloned` it is the type Base: each server stores a voice, and all answers speak with it.
 
+With `--replicas 0,0` two talkers and two decoders share a GPU, with `0,1` each has its own; one of
+each is the reference.
+
 The tables of speeds are printed only if all of that holds, and then the exit code is 0.
 """
 
@@ -31,7 +34,7 @@ from typing import Any
 import httpx
 import numpy as np
 import yaml
-from candidates import in_float32
+from candidates import in_float32, replicas_of, with_replicas
 from speech_asking import (
     BUILT_IN,
     CLONED,
@@ -153,6 +156,7 @@ def main() -> None:
         "--invariant", action="store_true", help="deterministic: all rounds must be equal"
     )
     parser.add_argument("--cloned", action="store_true", help="a stored voice, and the type Base")
+    parser.add_argument("--replicas", default="", help="GPUs of each stage's: 0,0 or 0,1")
     parser.add_argument("--rates", default="1,5,10,20,30,40,50", help="requests a second")
     parser.add_argument("--seconds", type=float, default=12, help="that each rate lasts")
     parser.add_argument("--levels", default="1,8,64", help="streams of the closed loop")
@@ -176,6 +180,9 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
         in_float32(graph)
     if asked.invariant:
         graph["deterministic"] = True
+    single, gpus = graph, replicas_of(asked.replicas)
+    if gpus:
+        graph = with_replicas(graph, gpus)
     num_words = TINY_WORDS if asked.tiny else NUM_WORDS
     streams = [int(one) for one in asked.streams.split(",")]
     texts = [Texts(7, num_words).text(number) for number in range(max(*streams, NUM_JUDGED))]
@@ -206,7 +213,7 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
             tables.append(spoken("--rate", rate, "--requests", str(count)))
             tables.append(waterfall(server, count))
         num_nan = nan_steps(server)
-    eager = written(eager_graph(graph), "eager", folder)
+    eager = written(eager_graph(single), "eager", folder)
     with running_server(eager, out / "eager.log", *options) as server:
         if asked.cloned:
             store_voice(server)

@@ -40,7 +40,8 @@ class Round:
     together_s: float  # for all at once
     pictures: Pictures
     peak_mib: int  # the most of a GPU; 0 on a CPU
-    failures: Mapping[str, tuple[float, float]]  # seconds to the error, and to the next picture
+    # Seconds to the error, and to the next picture; or why there was none.
+    failures: Mapping[str, tuple[float, float] | str]
 
 
 def engine_of(way: str) -> dict[str, Any]:
@@ -100,15 +101,19 @@ def line_of(way: str, rounds: Mapping[str, Round | Exception], at_once: int) -> 
     if not isinstance(one, Exception):
         line += f", {levels(one.pictures, found.pictures):.3f} levels off"
     line += f", of a spread of {np.std(found.pictures[0]):.1f}"
-    for how, (told_s, again_s) in found.failures.items():
-        line += f"; {how}: ended after {told_s:.1f} s, a picture after {again_s:.1f} s"
+    for how, seconds in found.failures.items():
+        if isinstance(seconds, str):
+            line += f"; {how}: failed: {seconds}"
+        else:
+            line += f"; {how}: ended after {seconds[0]:.1f} s, a picture after {seconds[1]:.1f} s"
     return line
 
 
 def is_right(rounds: Mapping[str, Round | Exception], asked: argparse.Namespace) -> bool:
     """Returns whether all ways work, and their pictures are those of one GPU."""
     found = [each for each in rounds.values() if isinstance(each, Round)]
-    if len(found) < len(rounds):
+    heals = all(not isinstance(how, str) for each in found for how in each.failures.values())
+    if len(found) < len(rounds) or not heals:
         return False
     worst = max(levels(found[0].pictures, each.pictures) for each in found)
     return asked.load_format == "dummy" or bool(worst <= asked.max_levels)

@@ -6,11 +6,19 @@ answer reached each stamp of its timeline, ms after its beginning, and the secon
 of the server's parts from its beginning to its end: what grows there with the number of turns is
 work on the host. All are medians over the sessions behind the first, and least values in brackets.
 Nothing is made ahead. `--tiny` runs on a CPU.
+
+`--talker-graphs 1024,2048`: a server for each, whose talker records CUDA graphs of prompts of up to
+so many rows. Each also answers chats of `--long-words` words, one after another. The codes must be
+the first server's: rounding differs, so most first frames. A server that stands twice in the list
+shows what rounding alone does. At the end is the first audio of the last turn of each. The exit
+code is 1 if codes are others, a server saw a NaN or failed.
 """
 
 import argparse
+import asyncio
 import base64
 import json
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,8 +29,10 @@ from typing import Any
 import httpx
 import psutil
 import yaml
+from judging import MIN_SAME_FIRST_CODES, Answer, Lengths, ask_all, nan_steps, prompts
 from rich.console import Console
 from rich.table import Table
+from support.printing import say
 from support.server import TinyServer, mps_option, running_server
 from websockets.sync.client import connect
 
@@ -43,6 +53,8 @@ STAMPS = (
 )
 EVENT_BYTES = 480_000  # of audio
 NS_PER_MS = 1e6
+GRAPH_STEP = 256  # rows between the sizes of large graphs
+NUM_LONG = 8  # chats with long prompts
 
 
 def processor_ns(server: TinyServer) -> dict[str, int]:
@@ -166,6 +178,85 @@ def tiny_graph(folder: Path) -> Path:
     return path
 
 
+def with_talker_graphs(path: Path, most: int, folder: Path) -> Path:
+    """Write the graph file whose talker records graphs of up to so many rows."""
+    graph = yaml.safe_load(path.read_text())
+    talker = graph["stages"]["talker"]
+    recorded = {**talker["engine"].get("compilation_config", {})}
+    sizes = [size for size in recorded.get("cudagraph_capture_sizes", [1]) if size <= most]
+    recorded["cudagraph_capture_sizes"] = [*sizes, *range(sizes[-1], most + 1, GRAPH_STEP)[1:]]
+    talker["engine"] = {**talker["engine"], "compilation_config": recorded}
+    written = folder / f"talker-{most}.yaml"
+    written.write_text(yaml.safe_dump(graph))
+    return written
+
+
+def same_frames(answers: Sequence[Answer], first: Sequence[Answer]) -> tuple[int, float]:
+    """How many first frames are equal, and the share of frames before the first other one."""
+    leading = []
+    for one, other in zip(answers, first, strict=True):
+        same = [ours == theirs for ours, theirs in zip(one.codes, other.codes, strict=False)]
+        leading.append((same.index(False) if False in same else len(same)) / len(other.codes))
+    return sum(share > 0 for share in leading), sum(leading) / len(leading)
+
+
+def are_the_same(name: str, answers: Sequence[Answer], first: Sequence[Answer]) -> bool:
+    """Say how many codes of a server are the first one's; return whether enough are."""
+    count, leading = same_frames(answers, first)
+    is_right = count >= MIN_SAME_FIRST_CODES * len(first)
+    say(
+        f"{name}: {'right' if is_right else 'WRONG'}; prompts of "
+        f"{min(len(one.prompt) for one in answers)} tokens and more, texts equal in "
+        f"{sum(one.text == other.text for one, other in zip(answers, first, strict=True))} of "
+        f"{len(first)}, first frames in {count}, leading frames in {leading:.0%}"
+    )
+    return is_right
+
+
+def serve(
+    graph: Path, model: Path, log: Path, asked: argparse.Namespace
+) -> tuple[Figures, list[Answer], bool]:
+    """One server: its figures, its answers to long chats, and whether no stage saw a NaN."""
+    options = ["--model", str(model), "--answer-ahead", "0", "--history-ahead", "0"]
+    for stage, most in (("thinker", asked.tokens), ("talker", asked.frames)):
+        for default in ("temperature=0", "ignore_eos=true", f"max_tokens={most}"):
+            options += ["--set-default", f"{stage}.{default}"]
+    options += [] if asked.tiny else ["--load-format", "dummy"]
+    options += mps_option(not (asked.no_mps or asked.tiny))
+    with running_server(str(graph), log, *options) as server:
+        figures = converse(server, asked)
+        long = Lengths(words=asked.long_words, tokens=asked.tokens)
+        texts = prompts((model / "words.txt").read_text().split(), NUM_LONG, long)
+        asking = ask_all(server, "ethan", texts, asked.frames, at_once=1, tokens=asked.tokens)
+        answers = asyncio.run(asking) if asked.talker_graphs else []
+        nans = nan_steps(server)
+    if any(nans.values()):
+        say(f"WRONG: NaN steps: {nans}")
+    return figures, answers, not any(nans.values())
+
+
+def compare(
+    graphs: Sequence[tuple[str, Path]], model: Path, folder: Path, asked: argparse.Namespace
+) -> bool:
+    """Serve each and print; return whether all answer as the first, without a NaN."""
+    console, first, waits, is_right = Console(width=200), list[Answer](), [], True
+    for number, (name, graph) in enumerate(graphs):
+        try:
+            figures, answers, has_no_nan = serve(graph, model, folder / f"log-{number}", asked)
+        except Exception as error:  # noqa: BLE001 - whatever it is, others can be measured
+            say(f"{name}: FAILED: {error}")
+            is_right = False
+            continue
+        for table in figures.tables():
+            console.print(table)
+        first = first or answers
+        is_right &= has_no_nan and (not first or are_the_same(name, answers, first))
+        last = figures.stamps[asked.turns]["gateway.first_audio"]
+        waits.append(f"{name}: {_of(last)} ms")
+    say(f"first audio of turn {asked.turns}: {'; '.join(waits)}")
+    return is_right
+
+
 def main() -> None:
     """Serve, converse and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -176,26 +267,24 @@ def main() -> None:
     parser.add_argument("--speech-seconds", type=float, default=10)
     parser.add_argument("--tokens", type=int, default=16, help="of an answer's text")
     parser.add_argument("--frames", type=int, default=16, help="of an answer's speech, 80 ms each")
+    parser.add_argument("--talker-graphs", default="", help="rows: a server for each, compared")
+    parser.add_argument("--long-words", type=int, default=1500, help="of a compared chat")
     parser.add_argument("--no-mps", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder, model = Path(name), Path(name) / "model"
         if asked.tiny:
             asked.graph = tiny_graph(folder)
-            write_tiny_checkpoint(folder / "model", 0)
+            write_tiny_checkpoint(model, 0)
+            (model / "words.txt").write_text("one two three four\n")
         else:
-            write_real_size_folder(folder / "model")
-        options = ["--model", str(folder / "model"), "--answer-ahead", "0", "--history-ahead", "0"]
-        for stage, most in (("thinker", asked.tokens), ("talker", asked.frames)):
-            for default in ("temperature=0", "ignore_eos=true", f"max_tokens={most}"):
-                options += ["--set-default", f"{stage}.{default}"]
-        options += [] if asked.tiny else ["--load-format", "dummy"]
-        options += mps_option(not (asked.no_mps or asked.tiny))
-        with running_server(str(asked.graph), folder / "log", *options) as server:
-            figures = converse(server, asked)
-    console = Console(width=200)
-    for table in figures.tables():
-        console.print(table)
+            write_real_size_folder(model)
+        graphs = [
+            (f"graphs to {most}", with_talker_graphs(asked.graph, int(most), folder))
+            for most in filter(None, asked.talker_graphs.split(","))
+        ]
+        is_right = compare(graphs or [("as it is", asked.graph)], model, folder, asked)
+    sys.exit(0 if is_right else 1)
 
 
 if __name__ == "__main__":
