@@ -127,7 +127,7 @@ class RequestCounters:
 
     def _ended(self, flight: Flight) -> None:
         """A request has left the graph."""
-        modality = "+".join(flight.request.outputs)
+        modality = "+".join(flight.request.message.outputs)
         self._answers.labels(modality, flight.outcome).inc()
         if not flight.goes_on:
             self._observe_times(flight, modality)

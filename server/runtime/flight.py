@@ -61,14 +61,6 @@ class Flight:
     audio_s: float = 0.0
     num_images: int = 0
 
-    @classmethod
-    def begin(
-        cls, request: GraphRequest, path: Sequence[StageLink], now: float, first_chunk_s: float
-    ) -> Self:
-        """A request that is about to be sent; each output is due `first_chunk_s` from now."""
-        deadlines = dict.fromkeys(request.outputs, now + first_chunk_s)
-        return cls(request, path, now, list(deadlines), deadlines)
-
     def needs(self, links: Collection[StageLink]) -> bool:
         """Returns whether one of these replicas is on its way."""
         return any(link in links for link in self.path)
@@ -86,7 +78,7 @@ class Flight:
         self.is_sent = False
         self.request = replace(self.request, id=f"{self.request.id}{AGAIN}")
         self.path = path
-        self.deadlines = dict.fromkeys(self.request.outputs, due_at)
+        self.deadlines = dict.fromkeys(self.deadlines, due_at)
         self._extend_patience()
 
     @property

@@ -16,13 +16,11 @@ from omnistage.server.runtime.fleet import Ends, Fleet
 from omnistage.server.runtime.flight import Flight, Ticket
 from omnistage.server.runtime.inputs import MediaInput, TextInput
 from omnistage.server.runtime.readiness import dead, lost, stopping
-from omnistage.server.runtime.request import GraphRequest, Output
+from omnistage.server.runtime.request import HAS_LIMITS, GraphRequest, Output
 from omnistage.server.runtime.routes import Routes
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.stages.messages.addresses import GATEWAY as GATEWAY_END
-from omnistage.stages.messages.to_gateway import (
-    OfRequest,
-)
+from omnistage.stages.messages.to_gateway import OfRequest
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +41,7 @@ class Flights:
         self._fleet = fleet
         self._graph = fleet.graph
         self._routes = Routes()
-        self._max_requests = max_requests
+        self.max_requests = max_requests  # that have a place at once
         self.spoken = spoken  # None: without a limit of their first sound
         self._intake = Intake(fleet, spoken)
         self._tickets: set[Ticket] = set()
@@ -51,11 +49,6 @@ class Flights:
         self._watchers: list[Callable[[Flight], None]] = []
         self.is_stopping = False  # whether nothing is admitted any more
         fleet.listen(self._receive, self._on_death, self._on_loss, self._on_compiling)
-
-    @property
-    def max_requests(self) -> int:
-        """How many have a place at once."""
-        return self._max_requests
 
     @property
     def num_running(self) -> int:
@@ -98,10 +91,10 @@ class Flights:
         if self.is_stopping:
             raise stopping()
         self._fleet.open_path(outputs)
-        if len(self._tickets) >= self._max_requests:
+        if len(self._tickets) >= self.max_requests:
             raise ApiError(
                 503,
-                f"The server already has {self._max_requests} requests.",
+                f"The server already has {self.max_requests} requests.",
                 code="server_overloaded",
                 retry_after_s=RETRY_OVERLOAD_S,
             )
@@ -146,7 +139,7 @@ class Flights:
         if not flight.may_go_again:
             return False
         try:
-            path = self._routes.choose(self._fleet.open_path(flight.request.outputs))
+            path = self._routes.choose(self._fleet.open_path(flight.request.message.outputs))
             self._leave(flight, is_cancelled=True)
             flight.go_again(path, loop_time() + self._graph.deadlines.first_chunk_s)
             self._enter(flight)
@@ -162,15 +155,23 @@ class Flights:
 
     def _begin(self, request: GraphRequest, ticket: Ticket) -> Flight:
         """Send a request; ApiError if it cannot be."""
+        outputs = request.message.outputs
         goes_on = bool(ticket.flights)
         is_awaited = any(not one.ended.is_set() for one in ticket.flights)  # before stages sleep
-        path = self._routes.choose(self._fleet.open_path(request.outputs, is_awaited))
-        request.check_work(path)
-        first_chunk_s = self._graph.deadlines.first_chunk_s
-        flight = Flight.begin(request, path, loop_time(), first_chunk_s)
-        flight.goes_on = goes_on
-        flight.waited_s = flight.started_at - ticket.admitted_at
-        flight.place = None if goes_on else ticket.place
+        path = self._routes.choose(self._fleet.open_path(outputs, is_awaited))
+        if not HAS_LIMITS.isdisjoint(outputs):
+            request.check_work(path)
+        now = loop_time()
+        flight = Flight(
+            request,
+            path,
+            started_at=now,
+            unfinished=list(outputs),
+            deadlines=dict.fromkeys(outputs, now + self._graph.deadlines.first_chunk_s),
+            goes_on=goes_on,
+            waited_s=now - ticket.admitted_at,
+            place=None if goes_on else ticket.place,
+        )
         ticket.flights.append(flight)
         self._enter(flight)
         try:
@@ -230,7 +231,7 @@ class Flights:
 
     def _entries(self, flight: Flight) -> list[StageLink]:
         """The replicas on its path that get it from us."""
-        stages = self._graph.entries(flight.request.outputs)
+        stages = self._graph.entries(flight.request.message.outputs)
         return [link for link in flight.path if link.stage in stages]
 
     def _open(self, flight: Flight) -> None:
@@ -263,12 +264,13 @@ class Flights:
 
     def _send(self, flight: Flight) -> None:
         path = [link.name for link in flight.path]
+        entries = self._entries(flight)
         chunk = flight.request.to_chunk(path, flight.trace.traceparent)
         flight.trace.timeline.mark(GATEWAY, "sent")
         if flight.place is not None:
             flight.place.send(loop_time(), flight.request.text is None)
         try:
-            for link in self._entries(flight):
+            for link in entries:
                 link.requests.send(chunk)
         except ChunkTooLarge as error:
             message = f"The request is too large: {error}"

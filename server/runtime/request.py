@@ -11,11 +11,11 @@ from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.inputs import MediaInput, TextInput
 from omnistage.server.runtime.samples import SampleFormat, sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.stage_configs.json_types import Json, JsonMap
+from omnistage.stage_configs.json_types import JsonMap
 from omnistage.stages.messages import to_gateway, to_stage
 from omnistage.stages.messages.body import GivenText
 
-MAKES_IMAGES = {"image", "video"}
+HAS_LIMITS = frozenset({"image", "video"})  # outputs whose stages say how much of them they make
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,6 @@ class GraphRequest:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     text: TextInput | None = None
     media: MediaInput | None = None
-
-    @property
-    def outputs(self) -> list[str]:
-        """The graph's outputs that it wants."""
-        return self.message.outputs
-
-    @property
-    def fields(self) -> Json:
-        """The fields of its body, which the stage's library reads."""
-        return self.message.fields
 
     @property
     def given_text(self) -> GivenText:
@@ -57,10 +47,8 @@ class GraphRequest:
         return replace(self, message=structs.replace(self.message, **fields))
 
     def check_work(self, path: Iterable[StageLink]) -> None:
-        """Raise ApiError for an image or video that a stage on its path does not make."""
-        if not MAKES_IMAGES & set(self.outputs):
-            return
-        body = self.fields
+        """Raise ApiError if a stage on its path does not make its image or video."""
+        body = self.message.fields
         if self.message.image is not None:
             body = {**self.message.image.fields, "prompt": ""}  # which may not be written yet
         media = self.message.given_media

@@ -70,7 +70,7 @@ class RunningChat:
     @property
     def has_audio(self) -> bool:
         """Returns whether the answer is spoken."""
-        return "audio" in self.request.outputs
+        return "audio" in self.request.message.outputs
 
     @property
     def unknown(self) -> list[str]:
@@ -104,8 +104,8 @@ async def run_chat(
         request = replace(request, id=request_id)
     if keeps_rows:
         request = request.changed(keeps_rows=True)
-    request, outputs = await send(service, request, caller, media_of(request.fields))
-    model = request.fields.get("model", service.runtime.graph.served_name)
+    request, outputs = await send(service, request, caller, media_of(request.message.fields))
+    model = request.message.fields.get("model", service.runtime.graph.served_name)
     return RunningChat(chat, request, model, wish, outputs)
 
 
@@ -113,7 +113,7 @@ def _translated(service: Service, chat: ChatRequest) -> tuple[GraphRequest, Wish
     graph, fleet = service.runtime.graph, service.runtime.fleet
     adapters = [lora.name for lora in fleet.loras]
     request = Translator(graph, fleet.voices, service.history, adapters).request(chat)
-    if "image" not in request.outputs:
+    if "image" not in request.message.outputs:
         return request, None
     wish = Wish.of(chat)
     return request.changed(image=wish.body), wish

@@ -35,7 +35,7 @@ async def run_completion(
     """Check prompts and send them; raises ApiError."""
     request = await caller.compute(lambda: _request(service, fields))
     request, outputs = await send(service, request, caller)
-    model = request.fields.get("model", service.runtime.graph.served_name)
+    model = request.message.fields.get("model", service.runtime.graph.served_name)
     return RunningCompletion(request, model, outputs)
 
 

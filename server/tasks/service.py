@@ -71,7 +71,7 @@ async def send(
 
     Its place is held until the caller's answer has ended. Raises ApiError.
     """
-    ticket = caller.until.enter_context(service.runtime.flights.admit(request.outputs))
+    ticket = caller.until.enter_context(service.runtime.flights.admit(request.message.outputs))
     given = list(media)
     if given:
         loaded = await caller.wait(service.media.load_all(given))

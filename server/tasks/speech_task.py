@@ -160,7 +160,7 @@ async def run_speech(service: Service, fields: SpeechRequest, caller: Caller) ->
     choice = speech_choice(fields, runtime, voices)
     request = speech_request(fields, runtime, choice)
     max_text = max_text_of(runtime, fields.instructions)
-    ticket = caller.until.enter_context(runtime.flights.admit(request.outputs))
+    ticket = caller.until.enter_context(runtime.flights.admit(request.message.outputs))
     if choice.has_sound:
         loading = choice.reference(voices, service.media, caller.until)
         request = with_reference(request, await caller.wait(loading))

@@ -38,7 +38,7 @@ class RunningTokens:
     async def tokens(self) -> Tokens:
         """Collect the tokens; raises ApiError."""
         runtime = self.service.runtime
-        (entry,) = runtime.graph.entries(self.request.outputs)
+        (entry,) = runtime.graph.entries(self.request.message.outputs)
         found = Tokens(runtime.fleet.one_of(entry).record.max_model_len)
         async with aclosing(self._pieces()) as pieces:
             async for piece in pieces:

@@ -80,7 +80,7 @@ async def run_transcription(
             request = _for_transcriber(transcript)
         else:
             request = Translator(graph, (), service.history).request(_chat_of(transcript))
-            request.fields["messages"][0]["content"].insert(0, audio.part)
+            request.message.fields["messages"][0]["content"].insert(0, audio.part)
         request, outputs = await send(service, request, caller, [audio])
     assert isinstance(request.media, Incoming), "its audio was loaded"
     transcript.media = request.media

@@ -89,7 +89,7 @@ class VideoJobs:
                 request = plan.request()
                 with fields_named(fields.name_of):
                     request.check_work(path)
-            job = self._job(plan, request.fields, files, owner, origin)
+            job = self._job(plan, request.message.fields, files, owner, origin)
             stored = {one.file: file.file.data for one, file in zip(job.media, files, strict=True)}
             if origin.before is not None:
                 stored[BEFORE] = origin.before

@@ -235,7 +235,7 @@ def waiting_in(thread: threading.Thread, loop: asyncio.AbstractEventLoop) -> str
 
 async def outputs_of(runtime: Runtime, request: GraphRequest) -> AsyncGenerator[Output, None]:
     """What an endpoint does: the outputs of a request that has its place meanwhile."""
-    with runtime.flights.admit(request.outputs) as ticket:
+    with runtime.flights.admit(request.message.outputs) as ticket:
         async with aclosing(ticket.run(request)) as outputs:
             async for output in outputs:
                 yield output

@@ -73,9 +73,8 @@ class TextCompletions:
                 if choices:
                     yield head.chunk(choices, **running_usage(output.chunk))
                     timeline.mark(GATEWAY, FIRST_TEXT)
-        if (
-            running.request.fields["max_tokens"] == 0
-        ):  # vLLM makes one to read the prompt, and keeps it
+        if running.request.message.fields["max_tokens"] == 0:
+            # vLLM makes one to read the prompt, and keeps it.
             usage = {**usage, "completion_tokens": 0}
         yield head.chunk([], usage=usage_of(usage, 0))
 

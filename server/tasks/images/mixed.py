@@ -44,7 +44,7 @@ class Wish:
         """From the chat's fields of that name; raises ApiError."""
         said = {name: value for name, value in chat if name in FIELDS & chat.model_fields_set}
         asked = parse(ImageRequest, {**said, "prompt": DRAWN})
-        fields = dict(asked.to_request(InputImages()).fields)
+        fields = dict(asked.to_request(InputImages()).message.fields)
         del fields["prompt"]
         return cls(asked.encoding, Draw(fields))
 

@@ -10,7 +10,8 @@ from omnistage.server.runtime.flight import Flight
 
 def flight_of(*outputs: str) -> Flight:
     """A request that began at 100 s and has 10 s for the first chunk of each output."""
-    return Flight.begin(chat_request("a", outputs, {}), [], 100.0, 10.0)
+    request = chat_request("a", outputs, {})
+    return Flight(request, [], 100.0, list(outputs), dict.fromkeys(outputs, 110.0))
 
 
 def test_of_outputs_due_at_once_the_one_asked_for_first_is_next() -> None:

@@ -167,7 +167,7 @@ async def test_a_request_is_sent_before_it_is_asked_for_and_cancelled_with_its_p
 ) -> None:
     runtime, stages = running
     request = request_of("endless", "text", "audio")
-    with runtime.flights.admit(request.outputs) as ticket:
+    with runtime.flights.admit(request.message.outputs) as ticket:
         outputs = ticket.run(request)
         await until(lambda: request.id in stages.running)
     await until(lambda: not stages.running)
@@ -218,7 +218,7 @@ async def test_who_waits_for_others_in_a_stage_has_its_whole_time_afterwards(
     runtime, stages = running
     stage = stages.stages["thinker"]
     request = request_of("hang", "text")
-    with runtime.flights.admit(request.outputs) as ticket:
+    with runtime.flights.admit(request.message.outputs) as ticket:
         outputs = ticket.run(request)
         await until(lambda: request.id in stages.running)
         (flight,) = ticket.flights
@@ -246,7 +246,7 @@ async def test_steps_of_a_stage_before_an_output_put_it_off_and_do_not_begin_it(
     ) as runtime:
         await runtime.fleet.loaded()
         request = request_of("hang", "text", "image")
-        with runtime.flights.admit(request.outputs) as ticket:
+        with runtime.flights.admit(request.message.outputs) as ticket:
             outputs = ticket.run(request)
             await until(lambda: request.id in stages.stages["thinker"].tasks)
             (flight,) = ticket.flights

@@ -158,7 +158,7 @@ async def test_who_never_asks_for_an_output_leaves_nothing(running: Running) -> 
     media = Scripted()
     media.may_go_on.clear()
     request = replace(request_of("words", "text"), media=media)
-    with running.runtime.flights.admit(request.outputs) as ticket:
+    with running.runtime.flights.admit(request.message.outputs) as ticket:
         outputs = ticket.run(request)
         await until(lambda: running.fake.stages["thinker@0"].seen)
     await until(lambda: media.num_closed == 1)

@@ -31,8 +31,8 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize("model", IMAGES)
 def test_an_image_request_sends_it_on(model: type[ImageRequest]) -> None:
     request = parse(model, {"prompt": "a", "extra": GOOD}).to_request(InputImages())
-    assert request.fields["extra"] == GOOD
-    assert parse(model, {"prompt": "a"}).to_request(InputImages()).fields["extra"] is None
+    assert request.message.fields["extra"] == GOOD
+    assert parse(model, {"prompt": "a"}).to_request(InputImages()).message.fields["extra"] is None
 
 
 @pytest.mark.parametrize("model", VIDEOS)
