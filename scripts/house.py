@@ -107,6 +107,11 @@ class BodyTrace:
             return False
 
     @property
+    def path(self) -> list[str]:
+        """The files in the order in which it comes to them."""
+        return [Path(file).relative_to(SERVER).as_posix() for file in self._files]
+
+    @property
     def files(self) -> set[str]:
         """The files that it passes."""
         return set(self._files)
@@ -170,6 +175,8 @@ def main() -> None:
             "returns to a file already left": trace.num_returns,
             "names under which it goes": len(trace.names),
         }
+        if "--list" in sys.argv:
+            print("\n".join(trace.path))
     for about, figure in figures.items():
         print(f"{about:45} {figure}")
     if "--list" in sys.argv:

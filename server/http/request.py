@@ -6,6 +6,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
 from email.message import Message
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -32,14 +33,8 @@ def install_threads(app: FastAPI) -> None:
     app.state.body_threads = ThreadPoolExecutor(NUM_THREADS, "body")
 
 
-async def beside_loop(request: Request, work: Callable[[], T]) -> T:
-    """Do a request's work: here if its body is short, else in one of the threads."""
-    if len(await request.body()) <= MAX_LOOP_BYTES:
-        return work()
-    return await in_thread(request, work)
-
-
 async def in_thread(request: Request, work: Callable[[], T]) -> T:
+    """Do a request's work beside the event loop."""
     threads: Executor = request.app.state.body_threads
     context = copy_context()  # a log line that is written there is the request's too
     return await asyncio.get_running_loop().run_in_executor(threads, context.run, work)
@@ -68,7 +63,10 @@ class JsonRequest(Request):
         if not hasattr(self, "_json"):
             self._check_headers()
             data = await self.body()
-            self._json = await beside_loop(self, lambda: parse_json(data))
+            if len(data) <= MAX_LOOP_BYTES:
+                self._json = parse_json(data)
+            else:
+                self._json = await in_thread(self, partial(parse_json, data))
         return self._json
 
     def _check_headers(self) -> None:
@@ -117,8 +115,9 @@ class HttpCaller:
 
     async def compute(self, work: Callable[[], T]) -> T:
         """Do the work of a short body here, of a long one in a thread."""
-        run = in_thread if self._is_slow else beside_loop
-        return await run(self._http, work)
+        if self._is_slow or len(await self._http.body()) > MAX_LOOP_BYTES:
+            return await in_thread(self._http, work)
+        return work()
 
     async def wait(self, loading: Coroutine[object, object, T]) -> T:
         """Await what is loaded; raises ApiError once the request is overdue, and ClientGone."""

@@ -65,7 +65,7 @@ async def answer_chat(
     wait; a deadline is the caller's. `threads`: does work that would hold the event loop up.
     `on_unknown`: called with the names of fields without effect, if there are any.
     """
-    made = _drawn if wants_images(chat, service.runtime.graph) else _worded
+    made = _drawn if wants_images(chat.modalities, service.runtime.graph) else _worded
     with ExitStack() as until:
         caller = LocalCaller(until, threads)
         async with aclosing(made(service, chat, caller, on_unknown)) as pieces:

@@ -10,6 +10,7 @@ from omnistage.server.tasks.chat.completion_fields import (
     DEFAULT_TOKENS,
     CompletionRequest,
 )
+from omnistage.server.tasks.chat.schema import StreamOptions
 from omnistage.server.tasks.chat.stage_params import entry_defaults
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.stage_configs.declared.sampling import with_defaults
@@ -47,9 +48,10 @@ def _request(service: Service, fields: CompletionRequest) -> GraphRequest:
     fields.check()
     given = fields.model_dump(exclude_none=True, include=set(COMPLETION_DONE - OWN_FIELDS))
     defaults = {"max_tokens": DEFAULT_TOKENS, **entry_defaults(graph)}
+    options = fields.stream_options or StreamOptions()
     sent = {
         **with_defaults(defaults, given),
         **adapter_of(fields.model, graph.served_names),
-        **({"stream_options": fields.usage_options} if fields.stream else {}),
+        **({"stream_options": options.of_stage()} if fields.stream else {}),
     }
     return GraphRequest(f"cmpl-{uuid4().hex}", Request(Prompt(sent), ["text"], seed=fields.seed))

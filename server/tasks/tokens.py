@@ -8,7 +8,7 @@ from uuid import uuid4
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.served import check_model, made_by
 from omnistage.server.runtime.request import GraphRequest, Outputs, TokensOutput
-from omnistage.server.tasks.chat.messages import media_of
+from omnistage.server.tasks.chat.media_options import media_of
 from omnistage.server.tasks.chat.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.stage_configs.graph import StageGraph

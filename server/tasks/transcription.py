@@ -12,7 +12,7 @@ from omnistage.server.media.incoming import Incoming
 from omnistage.server.media.medium import Medium
 from omnistage.server.runtime.request import GraphRequest, Outputs, TextOutput
 from omnistage.server.tasks.chat.schema import ChatRequest
-from omnistage.server.tasks.chat_task import Translator
+from omnistage.server.tasks.chat_task import translate_chat
 from omnistage.server.tasks.pieces import Answer, Choice, Piece, Text, Usage, stamps_of
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.server.tasks.transcripts.transcript import Body, Transcript
@@ -79,7 +79,7 @@ async def run_transcription(
         if TRANSCRIPT in graph.outputs:
             request = _for_transcriber(transcript)
         else:
-            request = Translator(graph, (), service.history).request(_chat_of(transcript))
+            request = translate_chat(service, _chat_of(transcript)).request
             request.message.fields["messages"][0]["content"].insert(0, audio.part)
         request, outputs = await send(service, request, caller, [audio])
     assert isinstance(request.media, Incoming), "its audio was loaded"

@@ -20,7 +20,7 @@ from omnistage.server.media.addresses import is_public
 from omnistage.server.media.fetch import MediaFetcher, VettedTransport
 from omnistage.server.media.incoming import Incoming
 from omnistage.server.media.load import MediaLoader
-from omnistage.server.tasks.chat.messages import media_of
+from omnistage.server.tasks.chat.media_options import media_of
 
 OUTSIDE, INSIDE = "127.0.0.2", "127.0.0.1"
 BOMB = gzip.compress(bytes(64 << 20))
@@ -175,4 +175,4 @@ class Client:
 
 async def loaded(loader: MediaLoader, body: Mapping[str, Any], http: Request) -> Incoming | None:
     """A chat's media, as long as its client waits."""
-    return await HttpCaller(http).wait(loader.load_all(list(media_of(body))))
+    return await HttpCaller(http).wait(loader.load_all(media_of(body)))

@@ -11,7 +11,7 @@ from omnistage.server.media.images import File, as_plain_png, check_whole, look_
 from omnistage.server.media.incoming import MediaFile, Reader
 from omnistage.server.media.medium import Medium
 from omnistage.server.media.video.frames import video_pixels
-from omnistage.server.tasks.chat.messages import media_of
+from omnistage.server.tasks.chat.media_options import media_of
 from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import MediumKind, Request
@@ -45,7 +45,7 @@ def opened_with_media(name: str, request: Request, reading: Reading = READING) -
     """A request of a chat as a stage gets it: its sounds and videos are beside it, read."""
     fields = copy.deepcopy(request.fields)
     media: Received = {}
-    for medium in list(media_of(fields)):
+    for medium in media_of(fields):
         url = f"{name}/{medium.place}"
         if got := taken(medium, base64.b64decode(medium.encoded), reading, url):
             media |= got

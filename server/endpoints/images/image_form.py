@@ -14,7 +14,7 @@ from omnistage.server.common.fields import parse
 from omnistage.server.common.json_text import check_values
 from omnistage.server.http.form_body import NO_FILE, given_items, opened_form, take_extra, typed
 from omnistage.server.http.openapi import named_examples
-from omnistage.server.http.request import JsonRequest, beside_loop
+from omnistage.server.http.request import HttpCaller, JsonRequest
 from omnistage.server.media.image_load import Source
 from omnistage.server.media.images import File
 from omnistage.server.media.medium import Medium
@@ -61,7 +61,7 @@ class ImageForm(Generic[F_co]):
         if "json" in content_type:
             request = JsonRequest(http.scope, http.receive)
             body = await request.json()
-            return await beside_loop(request, lambda: _read_json(body, model))
+            return await HttpCaller(request).compute(lambda: _read_json(body, model))
         message = f"The Content-Type must be {FORM} or application/json."
         raise ApiError(415, message, code="unsupported_media_type")
 

@@ -38,7 +38,7 @@ class ChatCompletions:
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Answer with text, speech or images: whole, or as events while they are made."""
-        if wants_images(chat, self.gateway.runtime.graph):
+        if wants_images(chat.modalities, self.gateway.runtime.graph):
             return await ImageChat(self.gateway).create(chat, http)
         caller = HttpCaller(http)
         running = await run_chat(self.gateway, chat, caller)

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator
 
 from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.common.fields import Refused
+from omnistage.server.tasks.chat.checks import check_sampling
 from omnistage.server.tasks.chat.fields import OF_CHATS, REFUSED
 from omnistage.server.tasks.chat.schema import MAX_CHOICES, MAX_TOP_LOGPROBS, Sampling
 from omnistage.stage_configs.declared.sampling import Count, Flag
@@ -62,7 +63,7 @@ class CompletionRequest(Sampling):
     def check(self) -> None:
         """Raise ApiError for fields that ask for what is not done, or that do not go together."""
         super().check()
-        self.check_sampling(self.num_tokens)
+        check_sampling(self, self.num_tokens)
         num_choices = self.n or 1
         if self.best_of not in (None, num_choices):
             raise unsupported("best_of", f"best_of {self.best_of} with n {num_choices}")

@@ -1,10 +1,10 @@
-"""How much of pictures, videos and their sounds a model gets: what a request says of it.
+"""The media of a chat, and how much of pictures, videos and their sounds its model gets.
 
 vLLM's clients say it for the request, Qwen's in a part of a message. One request has one value of
 each: vLLM processes all of its media alike.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from omnistage.server.common.errors import invalid
 from omnistage.server.common.fields import parse
+from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import FRAME_FIELDS, PIXEL_FIELDS
-from omnistage.server.media.video.watching import MAX_FRAMES, MAX_RATE
+from omnistage.server.media.video.watching import MAX_FRAMES, MAX_RATE, Watching
 from omnistage.stage_configs.declared.sampling import Count, Flag, Number
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.json_types import JsonMap
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 Pixels = Annotated[Count, Field(ge=1024, le=12_845_056)]
 NumFrames = Annotated[Count, Field(ge=2, le=MAX_FRAMES)]
@@ -119,6 +120,15 @@ def check_heard(body: JsonMap, graph: StageGraph) -> None:
             raise invalid(place, f"is not supported beside other sounds, as in {path}")
 
 
+def media_of(body: JsonMap) -> list[Medium]:
+    """Return every medium of a stage's body, and how its videos are watched."""
+    frames = body.get("media_io_kwargs", {}).get("video", {})
+    is_heard = bool(body.get("mm_processor_kwargs", {}).get(HEARD))
+    watching = Watching(**frames, is_heard=is_heard)
+    parts = _parts(body["messages"])
+    return [Medium.of_part(part, path, watching) for path, part in parts if part["type"] != "text"]
+
+
 def _entry_kind(graph: StageGraph) -> str:
     return graph.stages[graph.entry_of("text")].kind
 
@@ -153,12 +163,12 @@ def _add_parts(given: dict[str, Given], messages: Sequence[Part]) -> None:
         _add(given, {name: one.value}, one.place.removesuffix(f".{name}"))
 
 
-def _parts(messages: Sequence[Part]) -> list[tuple[str, Part]]:
+def _parts(messages: Sequence[Part]) -> list[tuple[str, Json]]:
     """Every part of the messages that is an object, with its place."""
     return [
         (f"messages[{i}].content[{j}]", part)
         for i, message in enumerate(messages)
         if isinstance(message.get("content"), list)
         for j, part in enumerate(message["content"])
-        if isinstance(part, Mapping)
+        if isinstance(part, dict)
     ]

@@ -1,11 +1,9 @@
-"""Checks a conversation, rewrites what only the gateway knows (audio ids), and finds its media."""
+"""Checks a conversation, and rewrites what only the gateway knows: audio ids."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from omnistage.server.common.errors import ApiError, invalid, unsupported
-from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_part, unknown_part_keys
-from omnistage.server.media.video.watching import Watching
 from omnistage.server.tasks.chat.audio_history import AudioHistory
 from omnistage.stage_configs.json_types import Json, JsonMap
 
@@ -27,18 +25,6 @@ def checked_messages(
     """
     roles = (*ROLES, *more_roles)
     return [_message(one, f"messages[{i}]", history, roles) for i, one in enumerate(messages)]
-
-
-def media_of(body: JsonMap) -> Iterator[Medium]:
-    """Yield every medium of a body's checked messages, and how its videos are watched."""
-    frames = body.get("media_io_kwargs", {}).get("video", {})
-    is_heard = bool(body.get("mm_processor_kwargs", {}).get("use_audio_in_video"))
-    watching = Watching(**frames, is_heard=is_heard)
-    for i, message in enumerate(body["messages"]):
-        content = message.get("content")
-        for j, part in enumerate(content if isinstance(content, list) else ()):
-            if part["type"] != "text":
-                yield Medium.of_part(part, f"messages[{i}].content[{j}]", watching)
 
 
 def unknown_keys(messages: Sequence[Message]) -> list[str]:

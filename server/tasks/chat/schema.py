@@ -1,4 +1,4 @@
-"""The fields of chats that have an effect; fields.py lists the others."""
+"""The fields of chats that have an effect; fields.py lists the others, checks.py checks them."""
 
 from typing import Annotated, Literal, NotRequired
 
@@ -12,10 +12,8 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
-from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.common.fields import RequestFields
-from omnistage.server.tasks.chat.fields import IGNORED, REFUSED, RENDERING
-from omnistage.server.tasks.chat.grammar import check_response_format, check_structured_outputs
+from omnistage.server.tasks.chat.fields import IGNORED, REFUSED
 from omnistage.server.tasks.chat.media_options import MediaOptions, ProcessorOptions
 from omnistage.server.tasks.chat.message_schema import MESSAGES
 from omnistage.server.tasks.chat.messages import unknown_keys
@@ -132,6 +130,11 @@ class StreamOptions(RequestFields):
     continuous_usage_stats: Flag = False
     include_obfuscation: Flag = False
 
+    def of_stage(self) -> dict[str, bool]:
+        """Returns the entry stage's: the usage so far in each chunk, or at the end."""
+        is_running = self.include_usage and self.continuous_usage_stats
+        return {"include_usage": True, **({"continuous_usage_stats": True} if is_running else {})}
+
 
 class Sampling(RequestFields):
     """How a model answers, whatever it is asked: OpenAI's fields and vLLM's."""
@@ -186,26 +189,6 @@ class Sampling(RequestFields):
         """Returns whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    @property
-    def usage_options(self) -> dict[str, bool]:
-        """The entry stage's `stream_options`: the usage so far in each chunk, or at the end."""
-        options = self.stream_options or StreamOptions()
-        is_running = options.include_usage and options.continuous_usage_stats
-        return {"include_usage": True, **({"continuous_usage_stats": True} if is_running else {})}
-
-    def check_sampling(self, max_tokens: int | None) -> None:
-        """Raise ApiError for fields that do not go together, or ask for too large a grammar."""
-        if self.stream_options is not None and not self.stream:
-            raise invalid("stream_options", "is only allowed when stream is true")
-        if (self.n or 1) > 1 and self.temperature == 0:
-            raise invalid("n", "must be 1 at temperature 0, where all answers are one")
-        if max_tokens is not None and (self.min_tokens or 0) > max_tokens:
-            raise invalid("min_tokens", f"exceeds the {max_tokens} tokens allowed")
-        if self.response_format is not None:
-            check_response_format(self.response_format)
-        if self.structured_outputs is not None:
-            check_structured_outputs(self.structured_outputs)
-
 
 class ChatRequest(Sampling):
     """The body of POST /v1/chat/completions."""
@@ -242,15 +225,6 @@ class ChatRequest(Sampling):
         spoken.
         """
         return self.modalities is None or "text" in self.modalities
-
-    def check(self) -> None:
-        """Raise ApiError for fields that ask for what is not done, or that do not go together."""
-        super().check()
-        self.check_sampling(self.max_completion_tokens or self.max_tokens)
-        if self.top_logprobs and not self.logprobs:
-            raise invalid("top_logprobs", "needs logprobs to be true")
-        for name in sorted(RENDERING & (self.chat_template_kwargs or {}).keys()):
-            raise unsupported(f"chat_template_kwargs.{name}")
 
     @property
     def unknown(self) -> list[str]:

@@ -16,7 +16,8 @@ from omnistage.server.common.errors import ApiError
 from omnistage.server.offline.content import messages_of, wav_of
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.tasks.chat.audio_history import AudioHistory
-from omnistage.server.tasks.chat.messages import checked_messages, media_of
+from omnistage.server.tasks.chat.media_options import media_of
+from omnistage.server.tasks.chat.messages import checked_messages
 from omnistage.server.tasks.pieces import Usage
 from omnistage.server.tasks.recordings import Audio, audio_of
 

@@ -14,7 +14,7 @@ from support.fake_stages import SAMPLES_PER_FRAME
 from support.gateway import MODEL, RunningGateway
 from support.spoken_chats import NUM_FRAMES, TEXT, asked, events_of, spoken
 
-from omnistage.server.tasks.chat_task import CHAT_FORMATS
+from omnistage.server.tasks.chat.checks import CHAT_FORMATS
 
 PCM = np.arange(NUM_FRAMES * SAMPLES_PER_FRAME, dtype="<i2").tobytes()
 CODES = [[frame, 9] for frame in range(NUM_FRAMES)]
