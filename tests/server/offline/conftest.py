@@ -1,10 +1,11 @@
-"""One `Omni` of each kind over fake stages."""
+"""One `Omni` of each kind over fake stages; of each test, one whose stages obey commands."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.gateway import IMAGES, OMNI
-from support.offline import FakeStages, fake_omni, served
+from support.offline import FakeStages, ObedientStages, fake_omni, served
 
 from omnistage import Omni
 
@@ -35,3 +36,24 @@ def painter(painter_stages: FakeStages) -> Iterator[Omni]:
 def url(omni: Omni) -> Iterator[str]:
     with served(omni) as address:
         yield address
+
+
+@pytest.fixture
+def obedient(tmp_path: Path) -> ObedientStages:
+    (tmp_path / "channels").mkdir()
+    return ObedientStages(tmp_path / "channels")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder of a checkpoint."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"a": 1}')
+    return folder
+
+
+@pytest.fixture
+def commanded(obedient: ObedientStages, model: Path) -> Iterator[Omni]:
+    with fake_omni(obedient, {**OMNI, "model": str(model)}) as running:
+        yield running

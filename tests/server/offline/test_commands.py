@@ -38,10 +38,10 @@ Ask = Callable[[Omni], Any]
     ],
 )
 def test_a_command_goes_to_all_stages_with_its_arguments(
-    ask: Ask, command: str, arguments: dict[str, Any], omni: Omni, stages: ObedientStages
+    ask: Ask, command: str, arguments: dict[str, Any], commanded: Omni, obedient: ObedientStages
 ) -> None:
-    answer = ask(omni)
-    assert stages.told == [(name, command, arguments) for name in STAGES]
+    answer = ask(commanded)
+    assert obedient.told == [(name, command, arguments) for name in STAGES]
     assert list(answer) == list(STAGES)
 
 
@@ -55,19 +55,19 @@ def test_a_command_goes_to_all_stages_with_its_arguments(
     ],
 )
 def test_a_command_goes_to_the_stages_that_are_named(
-    ask: Ask, command: str, omni: Omni, stages: ObedientStages
+    ask: Ask, command: str, commanded: Omni, obedient: ObedientStages
 ) -> None:
-    assert list(ask(omni)) == ["talker"]
-    assert [told[:2] for told in stages.told] == [("talker", command)]
+    assert list(ask(commanded)) == ["talker"]
+    assert [told[:2] for told in obedient.told] == [("talker", command)]
 
 
 def test_a_path_is_of_the_folder_that_the_program_is_in(
-    omni: Omni, stages: ObedientStages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    commanded: Omni, obedient: ObedientStages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    omni.load_weights("other", ["thinker"])
-    omni.add_lora("ink", Path("ink"), stages=["thinker"])
-    told = [arguments["path"] for _, _, arguments in stages.told]
+    commanded.load_weights("other", ["thinker"])
+    commanded.add_lora("ink", Path("ink"), stages=["thinker"])
+    told = [arguments["path"] for _, _, arguments in obedient.told]
     assert told == [str(tmp_path / "other"), str(tmp_path / "ink")]
 
 
@@ -86,12 +86,12 @@ def test_a_path_is_of_the_folder_that_the_program_is_in(
     ],
 )
 def test_a_wrong_field_is_named_and_no_stage_is_told(
-    ask: Ask, param: str, omni: Omni, stages: ObedientStages
+    ask: Ask, param: str, commanded: Omni, obedient: ObedientStages
 ) -> None:
     with pytest.raises(BadRequest) as raised:
-        ask(omni)
+        ask(commanded)
     assert (raised.value.status, raised.value.param) == (400, param)
-    assert not stages.told
+    assert not obedient.told
 
 
 @pytest.mark.parametrize(
@@ -116,66 +116,66 @@ def test_what_the_stages_cannot_is_refused_with_their_reason(
         assert omni.chat("words").text == "Hello there"
 
 
-def test_what_a_stage_answers_is_raised(omni: Omni, stages: ObedientStages) -> None:
+def test_what_a_stage_answers_is_raised(commanded: Omni, obedient: ObedientStages) -> None:
     failed = Failed(
         409, "a request uses it", "invalid_request_error", "thinker", code="lora_in_use"
     )
-    stages.graph.obey = lambda *_: CommandResult(error=failed)
+    obedient.graph.obey = lambda *_: CommandResult(error=failed)
     with pytest.raises(BadRequest, match="a request uses it") as raised:
-        omni.remove_lora("ink")
+        commanded.remove_lora("ink")
     assert (raised.value.status, raised.value.code) == (409, "lora_in_use")
 
 
-def test_an_omni_that_is_closed_takes_no_command(omni: Omni, stages: ObedientStages) -> None:
-    omni.close()
+def test_an_omni_that_is_closed_takes_no_command(commanded: Omni, obedient: ObedientStages) -> None:
+    commanded.close()
     asking: list[Ask] = [Omni.sleep, Omni.wake, Omni.load_weights, Omni.loras]
     for ask in asking:
         with pytest.raises(Closed):
-            ask(omni)
-    assert omni.sleeping == {}
-    assert not stages.told
+            ask(commanded)
+    assert commanded.sleeping == {}
+    assert not obedient.told
 
 
-def test_a_graph_that_sleeps_answers_once_it_is_woken(omni: Omni) -> None:
+def test_a_graph_that_sleeps_answers_once_it_is_woken(commanded: Omni) -> None:
     awake = dict.fromkeys(STAGES, ())
     asleep = dict.fromkeys(STAGES, ("weights",))
-    assert omni.sleeping == awake
-    assert omni.sleep() == asleep
-    assert omni.sleeping == asleep
+    assert commanded.sleeping == awake
+    assert commanded.sleep() == asleep
+    assert commanded.sleeping == asleep
     with pytest.raises(Unavailable) as raised:
-        omni.chat("words")
+        commanded.chat("words")
     assert (raised.value.status, raised.value.code) == (503, "sleeping")
-    assert omni.wake() == omni.sleeping == awake
-    assert omni.chat("words").text == "Hello there"
+    assert commanded.wake() == commanded.sleeping == awake
+    assert commanded.chat("words").text == "Hello there"
 
 
-def test_one_stage_sleeps_and_the_others_answer(omni: Omni) -> None:
-    assert omni.sleep(stages=["code2wav"]) == {"code2wav": ("weights",)}
-    assert omni.chat("words").text == "Hello there"
+def test_one_stage_sleeps_and_the_others_answer(commanded: Omni) -> None:
+    assert commanded.sleep(stages=["code2wav"]) == {"code2wav": ("weights",)}
+    assert commanded.chat("words").text == "Hello there"
     with pytest.raises(Unavailable, match="code2wav is asleep"):
-        omni.chat("words", modalities=["text", "audio"])
+        commanded.chat("words", modalities=["text", "audio"])
 
 
 def test_requests_in_flight_end_before_their_stage_sleeps(
-    omni: Omni, stages: ObedientStages
+    commanded: Omni, obedient: ObedientStages
 ) -> None:
-    pieces = omni.stream_chat("endless")
+    pieces = commanded.stream_chat("endless")
     next(pieces)
     with ThreadPoolExecutor() as pool:
-        sleeping = pool.submit(omni.sleep)
-        wait_until(lambda: engine_of(omni).runtime.fleet.stages["thinker"].record.is_closed)
+        sleeping = pool.submit(commanded.sleep)
+        wait_until(lambda: engine_of(commanded).runtime.fleet.stages["thinker"].record.is_closed)
         next(pieces)
-        assert not stages.told
+        assert not obedient.told
         pieces.close()  # type: ignore[attr-defined]
-        assert sleeping.result(600) == omni.sleeping
-    assert len(stages.told) == len(STAGES)
+        assert sleeping.result(600) == commanded.sleeping
+    assert len(obedient.told) == len(STAGES)
 
 
-def test_to_close_ends_a_command_that_waits_for_requests(omni: Omni) -> None:
-    pieces = omni.stream_chat("endless")
+def test_to_close_ends_a_command_that_waits_for_requests(commanded: Omni) -> None:
+    pieces = commanded.stream_chat("endless")
     next(pieces)
     with ThreadPoolExecutor() as pool:
-        sleeping = pool.submit(omni.sleep)
-        wait_until(lambda: engine_of(omni).runtime.fleet.stages["thinker"].record.is_closed)
-        omni.close()
+        sleeping = pool.submit(commanded.sleep)
+        wait_until(lambda: engine_of(commanded).runtime.fleet.stages["thinker"].record.is_closed)
+        commanded.close()
         assert isinstance(sleeping.exception(600), OmniError)
