@@ -39,15 +39,20 @@ def last_line(target: str, log: Path, *options: str) -> str:
     return log.read_text().splitlines()[-1]
 
 
+def thinker_alone(folder: Path, model: Path, **engine: Any) -> str:
+    """A graph file with the tiny thinker, with other arguments of its engine."""
+    thinker = yaml.safe_load(TINY.read_text())["stages"]["thinker"]
+    thinker["engine"] |= engine
+    only = {"model": str(model), "stages": {"thinker": thinker}, "outputs": {"text": "thinker"}}
+    path = folder / "graph.yaml"
+    path.write_text(yaml.safe_dump(only))
+    return str(path)
+
+
 def test_a_stage_of_qwen3_omni(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The thinker, alone; tests/stages/vocoder/test_start.py has what a vocoder says."""
-    thinker: dict[str, Any] = yaml.safe_load(TINY.read_text())["stages"]["thinker"]
-    thinker["engine"]["kv_cache_memory_bytes"] = 64 * TIB
-    path = tmp_path / "graph.yaml"
-    path.write_text(
-        yaml.safe_dump({"stages": {"thinker": thinker}, "outputs": {"text": "thinker"}})
-    )
-    said = last_line(str(path), tmp_path / "log", "--model", str(tiny_checkpoint))
+    graph = thinker_alone(tmp_path, tiny_checkpoint, kv_cache_memory_bytes=64 * TIB)
+    said = last_line(graph, tmp_path / "log")
     begin = "stage thinker ended while it loaded: exit code 1: stage thinker does not fit on cpu: "
     assert begin in said
     assert "lower kv_cache_memory_bytes" in said
@@ -67,15 +72,12 @@ def test_an_engine_whose_checkpoint_lacks_weights(
     tiny_checkpoint: Path, tmp_path: Path, logs: Path
 ) -> None:
     """The reason is the engine's own, and its traceback is in a file."""
-    folder, graph = tmp_path / "model", tmp_path / "graph.yaml"
+    folder = tmp_path / "model"
     shutil.copytree(tiny_checkpoint, folder)
     weights = load_file(folder / "model.safetensors")
     del weights["thinker.model.layers.0.input_layernorm.weight"]
     save_file(weights, folder / "model.safetensors")
-    thinker = yaml.safe_load(TINY.read_text())["stages"]["thinker"]
-    only = {"model": str(folder), "stages": {"thinker": thinker}, "outputs": {"text": "thinker"}}
-    graph.write_text(yaml.safe_dump(only))
-    said = last_line(str(graph), tmp_path / "log")
+    said = last_line(thinker_alone(tmp_path, folder), tmp_path / "log")
     assert "stage thinker ended while it loaded: exit code 1: " in said
     assert "were not initialized from checkpoint" in said
     assert said.endswith("fetch it again, or correct `model`")
@@ -86,9 +88,9 @@ def test_an_engine_whose_checkpoint_lacks_weights(
     assert "Traceback" in (logs / "thinker.log").read_text()
 
 
-def test_a_model_runner_that_needs_triton(tiny_mammothmoda2: Path, tmp_path: Path) -> None:
+def test_a_model_runner_that_needs_triton(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Triton computes on GPUs only: vLLM's second runner does not run on a CPU."""
-    second = ("--stage", "image_ids.environment.VLLM_USE_V2_MODEL_RUNNER=1")
-    said = last_line(str(tiny_mammothmoda2), tmp_path / "log", *second)
-    assert "stage image_ids ended while it loaded" in said
+    second = ("--stage", "thinker.environment.VLLM_USE_V2_MODEL_RUNNER=1")
+    said = last_line(thinker_alone(tmp_path, tiny_checkpoint), tmp_path / "log", *second)
+    assert "stage thinker ended while it loaded" in said
     assert "Model Runner V2 requires Triton" in said
