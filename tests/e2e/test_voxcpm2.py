@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import struct
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,15 @@ from support.stopping import stopped
 from support.text_stream import streamed
 from support.waiting import until, wait_until
 
+from omnistage.server.tasks.speech.reference import Reference
+from omnistage.server.tasks.speech.stored_voices import StoredVoices
 from omnistage.stages.voxcpm2.checkpoint.tiny import write
 
 pytestmark = pytest.mark.engine
 
 SPOKEN = Path(__file__).parents[1] / "references" / "voxcpm2.safetensors"
 NUM_CANCELS = 12  # of each sort
+WITH_WORDS = "a voice with words"  # one of the talks
 LONG = {"talker": {"max_tokens": 400, "min_tokens": 400}}
 LONGER = {"talker": {"max_tokens": 900, "min_tokens": 900}}  # than what sockets keep unread: 14 MB
 Samples = npt.NDArray[np.int16]
@@ -48,21 +50,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("voxcpm2")
     write(folder / "model", 0)
     (folder / "voices").mkdir()
+    talk = named(WITH_WORDS)
+    sound = Reference.of(sound_of(talk), talk.sound_text)
+    asyncio.run(StoredVoices(folder / "voices").add("kept", "yes", sound))
     with safe_open(SPOKEN, "np") as recorded:
         assert checkpoint_hash(folder / "model") == recorded.metadata()["checkpoint"]
     return folder
 
 
-def start(folder: Path) -> Any:
-    """A server without a graph file, with a folder of voices."""
-    voices = ("--voices", str(folder / "voices"))
-    log = Path(tempfile.mkdtemp(dir=folder)) / "log"
-    return running_server(str(folder / "model"), log, *voices)
-
-
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[TinyServer]:
-    with start(folder) as running:
+    """One without a graph file, with a folder in which a server before has stored a voice."""
+    voices = ("--voices", str(folder / "voices"))
+    with running_server(str(folder / "model"), folder / "log", *voices) as running:
         yield running
 
 
@@ -167,18 +167,16 @@ async def test_a_sentence_is_spoken_before_the_next_one_is_sent(server: TinyServ
     assert len(samples) > 5 * SAMPLES_A_PATCH / 2  # of both, at 24 kHz
 
 
-async def test_a_stored_voice_speaks_also_after_a_restart(folder: Path, server: TinyServer) -> None:
-    """The words of its sound are known, so it is gone on from."""
-    talk = named("a voice with words")
-    form = {"name": "kept", "consent": "yes", "ref_text": talk.sound_text}
+async def test_stored_voices_speak_also_one_of_a_server_before(server: TinyServer) -> None:
+    """The words of their sound are known, so it is gone on from."""
+    talk = named(WITH_WORDS)
+    form = {"name": "new", "consent": "yes", "ref_text": talk.sound_text}
     files = {"audio_sample": ("voice.wav", wav(sound_of(talk)), "audio/wav")}
     async with httpx.AsyncClient(timeout=600) as client:
         stored = await client.post(f"{server.url}/v1/audio/voices", data=form, files=files)
     assert stored.status_code == 200, stored.text
-    asked = {"voice": "kept", "ref_text": None}
-    check(await pcm(server, talk, **asked), talk)
-    with start(folder) as second:
-        check(await pcm(second, talk, **asked), talk)
+    for voice in ("kept", "new"):
+        check(await pcm(server, talk, voice=voice, ref_text=None), talk)
 
 
 async def test_what_cannot_be_spoken_is_refused_by_name(server: TinyServer) -> None:
