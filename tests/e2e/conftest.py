@@ -16,6 +16,7 @@ from openai import OpenAI
 from support.blocked import packages_of_others, without
 from support.chaos import open_files, open_targets
 from support.collector import Collector, running_collector
+from support.drafting import drafting_server
 from support.image_requests import bare_pipeline, picture_server
 from support.openai_answers import strict_client
 from support.server import (
@@ -117,6 +118,16 @@ def own_processes() -> set[psutil.Process]:
 def own_folders() -> set[Path]:
     """Return the run folders of this process in memory."""
     return set(Path("/dev/shm").glob(f"omnistage-{os.getpid()}-*"))
+
+
+@pytest.fixture(scope="session")
+def drafting(
+    tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TinyServer]:
+    """The tiny model with drafts and TCP. Nobody kills its stages."""
+    with drafting_server(tiny_checkpoint, tmp_path_factory.mktemp("drafting")) as running:
+        running.fixture = "drafting"
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -1,37 +1,30 @@
-"""A server whose thinker drafts, as the documentation starts it: text, codes and samples are those
+"""A server whose thinker drafts, by the documentation's options: text, codes and samples are those
 of transformers, which does not. What only images need is not installed here.
 """
 
 import asyncio
-import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import numpy as np
 import psutil
 import pytest
-from support.blocked import BLOCKED, packages_of_others, without
+from support.blocked import BLOCKED
+from support.drafting import OF_IMAGES
 from support.drafts import Drafted
 from support.metrics_docs import documented, exposed, families_in
 from support.prompts import QUESTIONS
 from support.reference import Reference
-from support.server import TinyServer, running_server
+from support.server import TinyServer
 from support.shared_forwards import pid_of
 from support.stopping import stopped
 from support.waiting import until
-from support.warm_up import warm_up
 
 from omnistage.stages.reference.forced import Forced
 
 pytestmark = pytest.mark.engine
 
-DOCS = Path(__file__).parents[2] / "docs" / "models.md"
-OF_IMAGES = packages_of_others("qwen3_omni.thinker", "qwen3_omni.talker", "qwen3_omni.code2wav")
 MAX_TOKENS, MAX_FRAMES = 40, 60
 ASKED = QUESTIONS[:6]
 SPOKEN = {
@@ -40,24 +33,9 @@ SPOKEN = {
 }
 
 
-def documented_options() -> list[str]:
-    """What the documentation's command has behind its model."""
-    (options,) = re.findall(r"^    omnistage serve MODEL (.*ngram.*)$", DOCS.read_text(), re.M)
-    return shlex.split(options)
-
-
-@pytest.fixture(scope="module")
-def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
-    """The tiny model with n-gram drafts, without the packages of images."""
-    folder = tmp_path_factory.mktemp("speculation")
-    with ExitStack() as servers:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in without(folder / "site", OF_IMAGES).items():
-                patch.setenv(name, value)
-            log, options = folder / "log", documented_options()
-            running = servers.enter_context(running_server(str(tiny_checkpoint), log, *options))
-        asyncio.run(warm_up(running))
-        yield running
+@pytest.fixture
+def server(drafting: TinyServer) -> TinyServer:
+    return drafting
 
 
 def test_it_starts_without_the_packages_of_images(server: TinyServer) -> None:

@@ -3,30 +3,22 @@
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
-import psutil
 import pytest
-import yaml
-from support.chaos import command_of
+from support.drafting import links
 from support.prompts import QUESTIONS
 from support.reference import Reference
-from support.server import STOP_S, TinyServer, running_server
+from support.server import TinyServer
 from support.shared_forwards import pid_of
 from support.stopping import stopped
 from support.waiting import wait_until
-from support.warm_up import warm_up
-
-from omnistage.stage_configs.pick import GRAPHS
 
 pytestmark = pytest.mark.engine
 
 MAX_TOKENS, MAX_FRAMES = 16, 40
-LINK = "omnistage.connectors.tcp.link"
 LONG: dict[str, Any] = {
     "stream": True,
     "max_completion_tokens": 300,
@@ -41,26 +33,10 @@ TEXT: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
-    """The tiny graph, with `connector: tcp` at each edge."""
-    folder = tmp_path_factory.mktemp("tcp")
-    graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
-    for edge in graph["edges"]:
-        edge["connector"] = "tcp"
-    file = folder / "graph.yaml"
-    file.write_text(yaml.safe_dump(graph))
-    with running_server(str(file), folder / "log", "--model", str(tiny_checkpoint)) as running:
-        asyncio.run(warm_up(running))
-        yield running
-        processes = links(running)
-    assert not psutil.wait_procs(processes, timeout=STOP_S)[1]
-
-
-def links(server: TinyServer) -> list[psutil.Process]:
-    """The near and the far one, which is started after it."""
-    children = psutil.Process(server.process.pid).children()
-    return [child for child in children if LINK in command_of(child.pid)]
+@pytest.fixture
+def server(drafting: TinyServer) -> TinyServer:
+    """Each of its edges has `connector: tcp`."""
+    return drafting
 
 
 async def test_answers_equal_the_reference_one_by_one_and_together(
