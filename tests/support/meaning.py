@@ -3,6 +3,7 @@
 import base64
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -15,11 +16,22 @@ from support.audio import samples_of
 from support.pictures import file_of
 from support.recordings import ear
 from support.server import VERIFY, TinyServer
+from support.terminal import Terminal
 
 TIMEOUT_S = 600
 SIDE = 128  # of pictures
 QUIET = 400  # of 32767: no voice is that soft, and its noise between words is softer
 TAIL_S = 0.6  # what may follow the last word
+
+
+@dataclass(frozen=True)
+class Up:
+    """`omnistage up` on a terminal, which had these lines when it was ready."""
+
+    server: TinyServer
+    lines: list[str]
+    page_port: int
+    terminal: Terminal
 
 
 class SmallServer:

@@ -1,15 +1,17 @@
 """A command on a terminal of its own, and what a person sees there."""
 
+import contextlib
 import fcntl
 import os
 import pty
 import re
-import select
-import signal
 import struct
+import subprocess
 import termios
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 # What rich writes: a control sequence, a link, and the rest character by character.
 TOKEN = re.compile(
@@ -19,17 +21,29 @@ TOKEN = re.compile(
 
 
 class Terminal:
-    """A command, started on a pseudo-terminal of 50 rows."""
+    """A command, started on a pseudo-terminal of 50 rows. It never waits for somebody to read."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], columns: int = 120
     ) -> None:
         self.written = b""
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            size = struct.pack("HHHH", 50, columns, 0, 0)
-            fcntl.ioctl(0, termios.TIOCSWINSZ, size)
-            os.execvpe(command[0], list(command), {**os.environ, **environment, "TERM": "xterm"})
+        self._fd, inside = pty.openpty()
+        fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment, "TERM": "xterm"},
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            start_new_session=True,
+            preexec_fn=partial(fcntl.ioctl, inside, termios.TIOCSCTTY, 0),
+        )
+        os.close(inside)
+        self.pid = self.process.pid
+        self._changed = threading.Condition()
+        self._has_ended = False
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
 
     @property
     def lines(self) -> list[str]:
@@ -39,9 +53,10 @@ class Terminal:
     def read_until(self, text: str, within_s: float = 600) -> None:
         """Returns when a line on the screen has this text; AssertionError if none gets it."""
         deadline = time.monotonic() + within_s
-        while not any(text in line for line in self.lines):
-            assert time.monotonic() < deadline, "\n".join(self.lines)
-            assert self._read(0.1), "\n".join(self.lines)
+        with self._changed:
+            while not any(text in line for line in self.lines):
+                assert not self._has_ended, "\n".join(self.lines)
+                assert self._changed.wait(deadline - time.monotonic()), "\n".join(self.lines)
 
     def press_ctrl_c(self) -> None:
         """What the key does: SIGINT for the terminal's foreground processes."""
@@ -49,24 +64,23 @@ class Terminal:
 
     def wait(self, within_s: float = 600) -> int:
         """Returns the exit code, once the command has ended; it is killed if it takes too long."""
-        deadline = time.monotonic() + within_s
-        while self._read(0.1):
-            if time.monotonic() > deadline:
-                os.kill(self.pid, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self._reading.join(within_s)
+        if self._reading.is_alive():
+            self.process.kill()
+            self._reading.join()
         os.close(self._fd)
-        return code
+        return self.process.wait()
 
-    def _read(self, within_s: float) -> bool:
-        """Takes what has come; False once nothing can come any more."""
-        if select.select([self._fd], [], [], within_s)[0]:
-            try:
-                data = os.read(self._fd, 1 << 16)
-            except OSError:  # Linux' way to say that the other end is closed
-                return False
-            self.written += data
-            return bool(data)
-        return True
+    def _read(self) -> None:
+        """Take what comes, until nothing can come any more."""
+        with contextlib.suppress(OSError):  # Linux' way to say that the other end is closed
+            while data := os.read(self._fd, 1 << 16):
+                with self._changed:
+                    self.written += data
+                    self._changed.notify_all()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
 
 
 def screen(written: str) -> list[str]:
