@@ -9,8 +9,10 @@ from support.realtime_talk import MANUAL
 
 
 @pytest.fixture
-def talk(gateway: RunningGateway) -> Iterator[Talk]:
+def talk(gateway: RunningGateway, request: pytest.FixtureRequest) -> Iterator[Talk]:
+    """A session whose turns are ended by hand, unless the server hears them `by_loudness`."""
     with talking(gateway, f"?model={MODEL}") as talk:
-        talk.update(**MANUAL)
+        if "by_loudness" not in request.fixturenames:
+            talk.update(**MANUAL)
         yield talk
         talk.order.end()

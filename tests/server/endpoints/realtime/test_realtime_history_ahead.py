@@ -4,7 +4,6 @@ Speech is told by loudness here, whatever is installed.
 """
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,6 @@ from omnistage.stages.messages.to_stage import Request
 pytestmark = pytest.mark.usefixtures("by_loudness")
 
 WAIT_S = 4 * history_ahead.SETTLING_S
-
-
-@pytest.fixture
-def talk(gateway: RunningGateway) -> Iterator[Talk]:
-    with talking(gateway) as talk:
-        yield talk
-        talk.order.end()
 
 
 def requests(gateway: RunningGateway) -> list[Request]:

@@ -1,7 +1,6 @@
 """Answers into which somebody speaks, and users that say nothing."""
 
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +16,6 @@ from omnistage.server.realtime import listener
 from omnistage.server.realtime.answering import response
 
 pytestmark = pytest.mark.usefixtures("by_loudness")
-
-
-@pytest.fixture
-def talk(gateway: RunningGateway) -> Iterator[Talk]:
-    with talking(gateway) as talk:
-        yield talk
 
 
 def answering(talk: Talk, script: str = "endless") -> None:

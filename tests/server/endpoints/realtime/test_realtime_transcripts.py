@@ -1,6 +1,5 @@
 """What the user said, transcribed beside the answers, and sessions that only transcribe."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,6 @@ EVENT = "conversation.item.input_audio_transcription"
 Json = dict[str, Any]
 
 pytestmark = pytest.mark.usefixtures("by_loudness")
-
-
-@pytest.fixture
-def talk(gateway: RunningGateway) -> Iterator[Talk]:
-    with talking(gateway) as talk:
-        yield talk
-        talk.order.end()
 
 
 def transcribe(talk: Talk, detection: Any = None, **transcription: Any) -> None:

@@ -3,7 +3,6 @@
 Speech is told by loudness here, whatever is installed.
 """
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,6 @@ from support.realtime_turns import detect, speak
 Json = dict[str, Any]
 PCM = {"type": "audio/pcm", "rate": 24_000}
 pytestmark = pytest.mark.usefixtures("by_loudness")
-
-
-@pytest.fixture
-def talk(gateway: RunningGateway) -> Iterator[Talk]:
-    with talking(gateway) as talk:
-        yield talk
 
 
 def test_a_turn_is_told_committed_and_answered_in_openais_order(talk: Talk) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 from support.cascade import CASCADE, SPEECH, TRANSCRIBER
 from support.gateway import RunningGateway, running_gateway
-from support.realtime import Talk, talking
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +24,3 @@ def nothing_is_left(gateway: RunningGateway, transcriber: RunningGateway) -> Ite
     yield
     gateway.wait_until_idle()
     transcriber.wait_until_idle()
-
-
-@pytest.fixture
-def talk(gateway: RunningGateway) -> Iterator[Talk]:
-    with talking(gateway) as talk:
-        yield talk
-        talk.order.end()
