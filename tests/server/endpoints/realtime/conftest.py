@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from support.gateway import MODEL, RunningGateway
+from support.cascade import CASCADE, SPEECH
+from support.gateway import MODEL, RunningGateway, running_gateway
 from support.realtime import Talk, talking
 from support.realtime_talk import MANUAL
+
+from omnistage.server.realtime.ahead import answer_ahead
 
 
 @pytest.fixture
@@ -16,3 +19,16 @@ def talk(gateway: RunningGateway, request: pytest.FixtureRequest) -> Iterator[Ta
             talk.update(**MANUAL)
         yield talk
         talk.order.end()
+
+
+@pytest.fixture
+def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer ahead waits for the end of its turn however long this machine stands still."""
+    monkeypatch.setattr(answer_ahead, "MAX_WAIT_S", 600.0)
+
+
+@pytest.fixture(scope="module")
+def cascade(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    """A gateway of three models that no edge joins."""
+    with running_gateway(tmp_path_factory.mktemp("cascade"), CASCADE, speech=SPEECH) as running:
+        yield running

@@ -1,6 +1,7 @@
 """Sessions over a transcriber, a text model and a speech model that no edge joins."""
 
 import base64
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,17 @@ from omnistage.stages.messages.to_gateway import Speech
 
 DELTA = "response.output_audio.delta"
 pytestmark = pytest.mark.usefixtures("by_loudness")
+
+
+@pytest.fixture(scope="module")
+def gateway(cascade: RunningGateway) -> RunningGateway:
+    return cascade
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(gateway: RunningGateway) -> Iterator[None]:
+    yield
+    gateway.wait_until_idle()
 
 
 def test_a_turn_is_transcribed_answered_and_spoken(gateway: RunningGateway, talk: Talk) -> None:

@@ -13,7 +13,7 @@ from support.waiting import wait_until
 from omnistage.server.options.bounds import SessionBounds
 from omnistage.server.realtime.ahead import answer_ahead
 
-pytestmark = pytest.mark.usefixtures("by_loudness")
+pytestmark = pytest.mark.usefixtures("by_loudness", "without_haste")
 
 
 def test_a_session_that_transcribes_makes_none(gateway: RunningGateway) -> None:

@@ -2,19 +2,40 @@
 
 import io
 import wave
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from openai import BadRequestError, OpenAI
+from support.cascade import TRANSCRIBER
 from support.cascade_talk import TEXT, asked_of, speak
-from support.gateway import MODEL, RunningGateway
+from support.gateway import MODEL, RunningGateway, running_gateway
 from support.realtime import talking
 
 from omnistage.stages.messages.body import Transcribe
 
 Json = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("by_loudness")
+
+
+@pytest.fixture(scope="module")
+def gateway(cascade: RunningGateway) -> RunningGateway:
+    return cascade
+
+
+@pytest.fixture(scope="module")
+def transcriber(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    """A gateway of a transcriber alone."""
+    with running_gateway(tmp_path_factory.mktemp("transcriber"), TRANSCRIBER) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(gateway: RunningGateway, transcriber: RunningGateway) -> Iterator[None]:
+    yield
+    gateway.wait_until_idle()
+    transcriber.wait_until_idle()
 
 
 @pytest.fixture(scope="module")
