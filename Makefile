@@ -266,7 +266,7 @@ test-vllm: $(OTHER)/.ready
 	$(OTHER)/bin/python -m pytest -m engine $(ARGS)
 
 # One stage of the training of a small model that answers and speaks (train/README.md): data, codes, thinker, media,
-# talker, code2wav, write, hear, judge; of the one that draws: image-vae, image, write-image, judge-image. STAGE=thinker ARGS="--minutes 20".
+# talker, code2wav, keep, write, hear, judge; of the one that draws: image-vae, image, write-image, judge-image. STAGE=thinker ARGS="--minutes 20".
 .PHONY: train-small
 TRAIN_data := make_data.py
 TRAIN_image-vae := image/vae.py
