@@ -27,6 +27,8 @@ from omnistage.connectors.sweep import make_run_directory
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
 
+gc.disable()  # until all is collected: what it would look at is hardly ever garbage
+
 # What a client of a test waits for comes at once on a machine that has time, and in the end on any.
 CLIENT_TIMEOUT = inspect.signature(httpx.get).parameters["timeout"].default
 for part in CLIENT_TIMEOUT.as_dict():
@@ -84,7 +86,9 @@ settings.load_profile("suite")
 
 def pytest_collection_finish() -> None:
     """Modules live until the end: collections of garbage need not look at them."""
+    gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000)
 
 
