@@ -99,6 +99,23 @@ def test_the_norm_of_a_branch_s_sum_is_scaled_and_shifted_by_each_block_s_time(
 
 
 @torch.inference_mode()
+def test_attention_reads_nothing_behind_the_last_block() -> None:
+    """Its frames are fewer than a tile's."""
+    from omnistage.stages.qwen2_5_omni.token2wav.dit_kernels import attend
+
+    num_blocks, frames, num_heads, size = 2, 24, 2, 16
+    num_rows = 2 * num_blocks * frames
+    memory = torch.full((num_rows + frames, 3 * num_heads * size), float("nan"), device=DEVICE)
+    memory[:num_rows] = torch.randn(memory[:num_rows].shape)
+    table = torch.zeros(num_blocks, len(COLUMNS) + 2, dtype=torch.int32, device=DEVICE)
+    table[:, COLUMNS.num_frames] = frames
+    table[:, COLUMNS.left] = torch.tensor([1, 0])  # both look at the other
+    cos, sin = torch.rand(2, 1, frames, size).to(DEVICE)
+    output = attend(memory[:num_rows], num_heads, num_blocks, table, cos, sin, COLUMNS.left)
+    assert output.isfinite().all()
+
+
+@torch.inference_mode()
 def test_blocks_among_others_are_computed_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """And with several rows a program, as of many blocks."""
     monkeypatch.setattr(f"{TOKEN2WAV}.dit_kernels.FEW_ROWS", 0)
