@@ -216,7 +216,7 @@ def stuck_server(tiny_dreamid_omni: Path, begun_file: Path) -> Iterator[TinyServ
             yield running
 
 
-@pytest.mark.repeat  # of tests/e2e/test_killed_while_decoding.py
+@pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
 @pytest.mark.parametrize("size", [STUCK_ENCODING_SIZE, STUCK_SIZE], ids=["encodes", "decodes"])
 async def test_a_stage_may_be_killed_while_it(
     size: Size, stuck_server: TinyServer, has_begun: Callable[[], bool], recorded: RecordedScenes

@@ -1,4 +1,4 @@
-"""Denoisers' stages that are killed while they decode an image."""
+"""Denoisers' stages that are killed while they decode an image, as OmniGen2's in its own file."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,6 @@ from support.glm_image import make_greedy
 from support.image_requests import ask, bare_pipeline
 from support.killed_image_stage import check_a_killed_stage
 from support.mammothmoda2 import recorded
-from support.omnigen2 import bare_omnigen2
 from support.server import running_server
 from support.stuck_decoders import HAS_BEGUN, STUCK_SIZE
 
@@ -24,18 +23,14 @@ def bare_glm_image(folder: Path) -> Any:
     return make_greedy(bare_pipeline(folder))
 
 
+@pytest.mark.repeat  # of tests/e2e/test_omnigen2.py
 @pytest.mark.parametrize(
     ("model", "made", "bare", "first"),
     [
-        ("omnigen2", "StuckOmniGen2", bare_omnigen2, "mllm"),
-        pytest.param(
-            "mammothmoda2", "StuckMammothModa2", recorded, "image_ids", marks=pytest.mark.repeat
-        ),
-        pytest.param(
-            "glm_image", "StuckGlmImage", bare_glm_image, "prior", marks=pytest.mark.repeat
-        ),
+        ("mammothmoda2", "StuckMammothModa2", recorded, "image_ids"),
+        ("glm_image", "StuckGlmImage", bare_glm_image, "prior"),
     ],
-    ids=["OmniGen2", "MammothModa2", "GLM-Image"],
+    ids=["MammothModa2", "GLM-Image"],
 )
 async def test_a_stage_may_be_killed_while_it_decodes(
     model: str, made: str, bare: Any, first: str, request: Any, tmp_path: Path

@@ -1,6 +1,7 @@
 """OmniGen2 over HTTP: images of words and of images, as its own code makes them."""
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from support.server import TinyServer, running_server
 from support.shared_forwards import denoised_at_once, pid_of
 from support.snapshots import MADE_IDS, MADE_STEPS
 from support.stopping import in_slices
+from support.stuck_decoders import HAS_BEGUN, STUCK_SIZE
 from transformers import AutoTokenizer
 
 from omnistage.stages.omnigen2.checkpoint.tiny import make_tokenizer
@@ -57,11 +59,20 @@ def published(tiny_omnigen2: Path) -> Recorded:
 
 
 @pytest.fixture(scope="module")
-def server(tiny_omnigen2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+def decoding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that is written once an image of `STUCK_SIZE`, which has no end, is decoded."""
+    return tmp_path_factory.mktemp("omnigen2") / "decoding"
+
+
+@pytest.fixture(scope="module")
+def server(tiny_omnigen2: Path, decoding: Path) -> Iterator[TinyServer]:
     """Its name makes sure that nothing is left of each test's requests."""
-    log = tmp_path_factory.mktemp("omnigen2") / "log"
-    with running_server(str(tiny_omnigen2), log) as running:
-        yield running
+    options = ["--stage", "dit.pipeline_class=support.stuck_decoders.StuckOmniGen2"]
+    options += ["--stage", f"dit.environment.{HAS_BEGUN}={decoding}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+        with running_server(str(tiny_omnigen2), decoding.parent / "log", *options) as running:
+            yield running
 
 
 async def test_requests_of_several_lengths_sizes_and_images_equal_the_published_code(
@@ -316,6 +327,15 @@ async def test_a_stage_may_be_killed_while_texts_are_encoded(
     killed: Process, server: TinyServer, bare: Any
 ) -> None:
     await check_a_killed_stage(server, *killed, bare, still=MLLM)
+
+
+async def test_a_stage_may_be_killed_while_it_decodes(
+    server: TinyServer, bare: Any, decoding: Path
+) -> None:
+    async def send(seed: int) -> httpx.Response:
+        return await ask(server, "a cat", seed, size="{}x{}".format(*STUCK_SIZE))
+
+    await check_a_killed_stage(server, *DIT, bare, send=send, also=decoding.exists)
 
 
 @pytest.mark.repeat
