@@ -29,9 +29,23 @@ async def all_leave(
 ) -> None:
     """Send requests by their seeds, and leave once all are `within` a stage whose counter grew.
 
-    None may be answered before: they take minutes, or `still` is a process without which they
-    are not, and which makes nothing meanwhile. Returns when no stage has a request.
+    Those that are whole before are sent again; `still` is a process without which none is, and
+    which makes nothing meanwhile. Returns when no stage has a request.
     """
+    with contextlib.nullcontext() if still is None else stopped(pid_of(server, *still)):
+        while (running := await all_within(server, send, within, counter)) is None:
+            pass
+        for task in running:
+            assert task.cancel(), task.result().text
+        await asyncio.wait(running)
+        assert all(task.cancelled() for task in running)
+    await until(lambda: not any(stage["running"] for stage in server.health().values()))
+
+
+async def all_within(
+    server: TinyServer, send: Send, within: str, counter: str
+) -> list[asyncio.Task[httpx.Response]] | None:
+    """Send the requests: they, once all are `within` the stage; None if one was whole before."""
     before = await asyncio.to_thread(counted_by_now, server, within, counter)
 
     def are_there() -> bool:
@@ -39,11 +53,10 @@ async def all_leave(
         has_grown = not counter or counted(server, within, counter) > before
         return bool(stage["running"] == NUM_CLIENTS and has_grown)
 
-    with contextlib.nullcontext() if still is None else stopped(pid_of(server, *still)):
-        running = [asyncio.ensure_future(send(seed)) for seed in range(NUM_CLIENTS)]
-        await until(lambda: any(task.done() for task in running) or are_there())
-        for task in running:
-            assert task.cancel(), task.result().text
-        await asyncio.wait(running)
-        assert all(task.cancelled() for task in running)
-    await until(lambda: not any(stage["running"] for stage in server.health().values()))
+    running = [asyncio.ensure_future(send(seed)) for seed in range(NUM_CLIENTS)]
+    await until(lambda: any(task.done() for task in running) or are_there())
+    if not any(task.done() for task in running):
+        return running
+    for answer in await asyncio.gather(*running):
+        assert answer.status_code == 200, answer.text
+    return None
