@@ -12,11 +12,12 @@ from typing import Any
 import httpx
 import pytest
 from support.barge_in import barge_in
-from support.chaos import chaos_graph, victims
+from support.chaos import chaos_graph
 from support.engine_tokens import between, check_sums, engine_tokens
 from support.prompts import SHORT
 from support.realtime import PATH, Talk
 from support.server import STOP_S, TinyServer, running_server
+from support.shared_forwards import pid_of
 from support.waiting import wait_until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -236,12 +237,6 @@ def begun(talk: Talk, server: TinyServer) -> None:
     wait_until(lambda: not server.held())
 
 
-def kill(server: TinyServer, stage: str) -> None:
-    """Kill -9 of a stage's process."""
-    (pid,) = [one.pid for one in victims(server) if (one.stage, one.role) == (stage, "worker")]
-    os.kill(pid, signal.SIGKILL)
-
-
 def check_goes_on(talk: Talk, server: TinyServer, num_tokens: int) -> None:
     """The next turn is answered once all stages are there, and its prompt has the history."""
     wait_until(lambda: httpx.get(f"{server.url}/ready").status_code == 200)
@@ -270,7 +265,7 @@ def is_killed_in_an_answer(server: TinyServer, stage: str) -> bool:
         talk.write("Tell me of the sea.")
         talk.say("response.create")
         talk.until("response.output_audio.delta")
-        kill(server, stage)
+        os.kill(pid_of(server, stage, "worker"), signal.SIGKILL)
         response = talk.until("response.done")["response"]
         is_failed = bool(response["status"] == "failed")
         if is_failed:
