@@ -1,7 +1,8 @@
 """Python's garbage collector in the processes of a stage, whose imports make a million objects.
 
 Those live until the process ends. Collections that look at them find nothing: a quarter of what a
-process computes until it has imported vLLM, and again seconds when it ends.
+process computes until it has imported vLLM, and again seconds when it ends. What few of them are
+garbage, 17 MB in a worker of vLLM, is left there.
 """
 
 import atexit
@@ -13,11 +14,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 USUAL = gc.get_threshold()
-WHILE_IMPORTING = 100_000  # new objects from one collection to the next
+WHILE_IMPORTING = 10_000_000  # new objects from one collection to the next: no import makes so many
 
 
 def begin_imports() -> None:
-    """Before them: collect seldom, and not when the process ends."""
+    """Before them: collect nothing that they make, and nothing when the process ends."""
     gc.set_threshold(WHILE_IMPORTING)
     atexit.register(_leave)  # registered first, so it runs last
 
