@@ -4,7 +4,8 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
-from typing import TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from omnistage.server.offline.errors import Closed
 
@@ -29,23 +30,38 @@ class LoopThread:
         """Returns its result; if the wait is interrupted it is cancelled and has ended, unless
         kept.
         """
+        future: Future[T] | None = None
+        running: list[asyncio.Task[Any]] = []
         ended = threading.Event()
 
         async def work_to_the_end() -> T:
+            task = asyncio.current_task()
+            if task is None or ended.is_set():  # nobody waits any more
+                raise asyncio.CancelledError
+            running.append(task)
             try:
                 return await work
             finally:
                 ended.set()
 
-        future = self._submit(work, work_to_the_end())
+        def cancel() -> None:
+            for task in running:
+                task.cancel()
+            if not running:
+                work.close()
+                ended.set()
+
         try:
+            future = self._submit(work, work_to_the_end())  # an interrupt may come in here, too
             return future.result()
         except CancelledError:
             raise Closed("It was closed before the answer was complete.", code="closed") from None
         finally:
-            if not future.done() and not is_kept:
-                future.cancel()
-                ended.wait(PATIENCE_S)
+            is_over = ended.is_set() or (future is not None and future.done())
+            if not (is_over or is_kept):
+                with suppress(RuntimeError):  # the loop is closed, and nothing runs in it
+                    self._loop.call_soon_threadsafe(cancel)
+                    ended.wait(PATIENCE_S)
 
     def _submit(
         self, work: Coroutine[object, object, T], wrapped: Coroutine[object, object, T]

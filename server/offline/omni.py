@@ -68,11 +68,11 @@ class Omni:
         self._omni, self._thread = omni, thread
         try:
             thread.run(omni.start())
-        except BaseException:
-            thread.stop()
+            # After the start: what is made last is ended first when the interpreter ends.
+            self._closing = weakref.finalize(self, _close, omni, thread, os.getpid())
+        except BaseException:  # also an interrupt of a start that had just ended
+            _close(omni, thread, os.getpid())
             raise
-        # After the start: what is made last is ended first when the interpreter ends.
-        self._closing = weakref.finalize(self, _close, omni, thread, os.getpid())
 
     # Life
 

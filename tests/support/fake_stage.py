@@ -34,7 +34,7 @@ async def be_stage(name: str, directory: Path, parent: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     stage.on_stop = stopping.set
     held = os.environ.get("FAKE_SERVER_HELD")
-    while held and Path(held).exists():  # noqa: ASYNC110, ASYNC240
+    while held and Path(held).exists() and not stopping.is_set():  # noqa: ASYNC110, ASYNC240
         await asyncio.sleep(0.01)
     await stage.start()
     await stopping.wait()

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import os
 import threading
+from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from support.offline import SPOKEN, FakeStages, fake_async_omni, fake_omni
 from support.waiting import until, wait_until
 
 from omnistage import Answer, AsyncOmni, Closed, Omni, StartFailed, Text
+from omnistage.server.offline.loop_thread import LoopThread
 
 
 def test_a_stage_that_dies_while_it_loads_ends_the_start(tmp_path: Path) -> None:
@@ -28,6 +30,26 @@ def test_a_stage_that_dies_while_it_loads_ends_the_start(tmp_path: Path) -> None
     fake.launch, fake.connector = launch, stages.connector  # type: ignore[method-assign, assignment]
     with pytest.raises(StartFailed, match="stage talker ended while it loaded: lost"):
         fake_omni(fake, OMNI)
+
+
+def test_a_start_that_is_interrupted_once_all_are_ready_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, began = LoopThread.run, False
+
+    def interrupted(
+        thread: LoopThread, work: Coroutine[object, object, object], is_kept: bool = False
+    ) -> object:
+        nonlocal began
+        ended, is_start, began = run(thread, work, is_kept), not began, True
+        if is_start:
+            raise KeyboardInterrupt
+        return ended
+
+    monkeypatch.setattr(LoopThread, "run", interrupted)
+    with caplog.at_level("INFO"), pytest.raises(KeyboardInterrupt):
+        fake_omni(FakeStages(tmp_path), OMNI)
+    assert "all stages have ended" in caplog.text
 
 
 def test_what_runs_when_it_is_closed_fails(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A program with an `Omni` leaves nothing behind, however it ends."""
 
+import os
 import re
 import signal
 import subprocess
@@ -18,11 +19,13 @@ INTERRUPTED = (-signal.SIGINT, 1)  # 1: Python forgets the signal if `exec` runs
 class Program:
     """The script in a process of its own, once its stages have answered."""
 
-    def __init__(self, end: str, log: Path) -> None:
+    def __init__(self, end: str, log: Path, **environment: str) -> None:
         self.log = log
         with log.open("wb") as output:
             command = [sys.executable, str(SCRIPT), end]
-            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+            )
         self.stages: list[psutil.Process] = []
 
     def until_running(self) -> None:
@@ -80,7 +83,9 @@ def test_a_program_that_ends_by_itself(end: str, code: int, tmp_path: Path) -> N
 
 
 def test_a_program_that_is_interrupted_while_stages_load(tmp_path: Path) -> None:
-    program = Program("forget", tmp_path / "log")
+    held = tmp_path / "held"
+    held.touch()
+    program = Program("forget", tmp_path / "log", FAKE_SERVER_HELD=str(held))
     program.until_it_says(r"stage thinker is loading")
     program.process.send_signal(signal.SIGINT)
     assert program.ended() in INTERRUPTED

@@ -1,0 +1,69 @@
+"""Work of other threads in the loop's: interrupted wherever, it has ended."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from omnistage.server.offline.loop_thread import LoopThread
+
+hand_over = asyncio.run_coroutine_threadsafe
+
+
+class Work:
+    """Work that ends only if it is cancelled."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.has_ended = False
+
+    async def run(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.has_ended = True
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    thread.stop()
+
+
+def test_work_interrupted_while_it_is_handed_over_has_ended(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work()
+
+    def interrupted(
+        coroutine: Coroutine[object, object, None], loop: asyncio.AbstractEventLoop
+    ) -> "Future[None]":
+        hand_over(coroutine, loop)
+        work.begun.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(work.run())
+    assert work.has_ended
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_work_interrupted_before_it_is_handed_over_never_begins(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            thread.run(work.run())
+    assert thread.run(asyncio.sleep(0, "goes on")) == "goes on"
+    assert not work.begun.is_set()
