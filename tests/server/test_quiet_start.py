@@ -58,6 +58,7 @@ def test_a_start_on_a_terminal_has_a_line_a_stage_and_ends_with_what_to_try(
     assert len(lines) == 9
     answer = subprocess.run(["bash", "-c", lines[5]], capture_output=True, text=True, check=True)
     assert json.loads(answer.stdout)["choices"][0]["message"]["content"]
+    terminal.read_until("POST")  # the key throws away what nobody has read
     terminal.press_ctrl_c()
     assert terminal.wait() == 0
     later = " ".join("\n".join(terminal.lines[9:]).split())  # lines are folded

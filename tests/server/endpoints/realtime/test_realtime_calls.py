@@ -208,7 +208,9 @@ async def test_the_process_of_calls_ends_with_the_last(gateway: RunningGateway) 
     await asyncio.to_thread(wait_until, lambda: not bridges())
 
 
-async def test_a_killed_process_of_calls_is_replaced_for_the_next(gateway: RunningGateway) -> None:
+async def test_a_killed_process_of_calls_is_replaced_for_the_next(
+    gateway: RunningGateway, caplog: pytest.LogCaptureFixture
+) -> None:
     async with calling(gateway.url, SESSION) as call:
         await call.until("session.created")
         await call.write("endless")
@@ -217,6 +219,7 @@ async def test_a_killed_process_of_calls_is_replaced_for_the_next(gateway: Runni
         (bridge,) = bridges()
         bridge.kill()
         await asyncio.to_thread(gateway.wait_until_idle)  # its sessions have ended
+        await asyncio.to_thread(wait_until, lambda: "calls has ended" in caplog.text)
         async with calling(gateway.url, SESSION) as other:
             await other.until("session.created")
             (another,) = bridges()
