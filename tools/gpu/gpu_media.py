@@ -29,7 +29,7 @@ import numpy as np
 import yaml
 from candidates import SUBJECTS, reference_graph
 from judging import MIN_SAME_FIRST_CODES, nan_steps
-from overlap import BLOCK, JSON, Answer, read
+from overlap import BLOCK, Answer, streamed
 from realtime_texts import GAP_NATS, NUM_TOP, gap_of
 from rich.console import Console
 from rich.table import Table
@@ -103,13 +103,7 @@ async def ask(
 ) -> Timed:
     """One streamed answer, from its planned arrival on."""
     await asyncio.sleep(max(0.0, begins - time.monotonic()))
-    answer = Answer()
-    url = f"{server.url}/v1/chat/completions"
-    async with client.stream("POST", url, content=content, headers=JSON) as response:
-        assert response.status_code == 200, await response.aread()
-        async for line in response.aiter_lines():
-            if line.startswith("data: ") and line != "data: [DONE]":
-                read(answer, json.loads(line.removeprefix("data: ")), begins)
+    answer = await streamed(client, server, content, begins)
     return Timed(answer, time.monotonic() - begins)
 
 

@@ -96,15 +96,21 @@ async def ask(server: TinyServer, messages: list[Any], frames: int, **more: Any)
         **more,
     )
     content = json.dumps(body).encode()
-    answer = Answer()
     async with httpx.AsyncClient(timeout=300) as client:
-        began = time.monotonic()
-        url = f"{server.url}/v1/chat/completions"
-        async with client.stream("POST", url, content=content, headers=JSON) as response:
-            assert response.status_code == 200, await response.aread()
-            async for line in response.aiter_lines():
-                if line.startswith("data: ") and line != "data: [DONE]":
-                    read(answer, json.loads(line.removeprefix("data: ")), began)
+        return await streamed(client, server, content, time.monotonic())
+
+
+async def streamed(
+    client: httpx.AsyncClient, server: TinyServer, content: bytes, began: float
+) -> Answer:
+    """Send a body, and read its answer; times count from `began`, of the monotonic clock."""
+    answer = Answer()
+    url = f"{server.url}/v1/chat/completions"
+    async with client.stream("POST", url, content=content, headers=JSON) as response:
+        assert response.status_code == 200, await response.aread()
+        async for line in response.aiter_lines():
+            if line.startswith("data: ") and line != "data: [DONE]":
+                read(answer, json.loads(line.removeprefix("data: ")), began)
     return answer
 
 
