@@ -1,4 +1,4 @@
-"""What a reader of the gateway has to follow."""
+"""Counts what a reader of the gateway has to follow."""
 
 import house
 

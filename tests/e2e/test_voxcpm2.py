@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[TinyServer]:
-    """One without a graph file, with a folder in which a server before has stored a voice."""
+    """Serve it without a graph file, with a folder in which a server before has stored a voice."""
     voices = ("--voices", str(folder / "voices"))
     with running_server(str(folder / "model"), folder / "log", *voices) as running:
         yield running

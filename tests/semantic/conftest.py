@@ -1,4 +1,4 @@
-"""One server of the embedded models for all tests of meaning: `omnistage up`, on a terminal."""
+"""Serves the embedded models once for all tests of meaning: `omnistage up`, on a terminal."""
 
 import os
 import re
@@ -18,7 +18,7 @@ START_S = 300
 
 @pytest.fixture(scope="session")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """It is ready, with its page. Ctrl-C ends all of it at the end."""
+    """Start it with its page, and wait until it is ready; end all of it by Ctrl-C."""
     # What vLLM has found out of model classes stays known: a minute of a processor.
     known = os.environ.get("VLLM_CACHE_ROOT", str(Path.home() / ".cache" / "vllm"))
     cache = {

@@ -23,7 +23,7 @@ LINK = "omnistage.connectors.tcp.link"
 
 
 def documented_options() -> list[str]:
-    """What the documentation's command has behind its model."""
+    """Return what the documentation's command has behind its model."""
     (options,) = re.findall(r"^    omnistage serve MODEL (.*ngram.*)$", DOCS.read_text(), re.M)
     return shlex.split(options)
 

@@ -110,7 +110,7 @@ def _rank(rank: int, folder: str) -> None:
 
 @cache
 def _inputs(name: str) -> Sequence[Mapping[str, Any]]:
-    """What a tiny pipeline first calls its denoiser with."""
+    """Return what a tiny pipeline first calls its denoiser with."""
     pipeline: Any = quiet(make_tiny(name))
     modules = {"transformer": pipeline.transformer}
     arguments = [settings.arguments(name) for settings in SETTINGS]

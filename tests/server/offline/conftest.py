@@ -1,4 +1,4 @@
-"""One `Omni` of each kind over fake stages; of each test, one whose stages obey commands."""
+"""Makes an `Omni` of each kind over fake stages; for each test, one whose stages obey commands."""
 
 from collections.abc import Iterator
 from pathlib import Path

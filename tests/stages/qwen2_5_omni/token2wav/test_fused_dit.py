@@ -100,7 +100,7 @@ def test_the_norm_of_a_branch_s_sum_is_scaled_and_shifted_by_each_block_s_time(
 
 @torch.inference_mode()
 def test_attention_reads_nothing_behind_the_last_block() -> None:
-    """Its frames are fewer than a tile's."""
+    """Compares a stream with fewer frames than a tile has."""
     from omnistage.stages.qwen2_5_omni.token2wav.dit_kernels import attend
 
     num_blocks, frames, num_heads, size = 2, 24, 2, 16
