@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from suite import ENGINES, LAST, MARK, NICENESS, OTHERS, SHARING, TESTS, Command, run_beside
+from suite import ENGINES, MARK, NICENESS, OTHERS, SHARED, SHARING, TESTS, Command, run_beside
 
 ROOT = Path(__file__).parent.parent
 SAY = "import os, sys; print(os.getpriority(os.PRIO_PROCESS, 0)); sys.exit(int(sys.argv[1]))"
@@ -16,6 +16,8 @@ from pathlib import Path
 while not Path(sys.argv[1]).exists():
     time.sleep(0.01)
 """
+BEGIN = "import sys, pathlib; pathlib.Path(sys.argv[1]).touch()"
+END = 'mv "$0" "$1" || ! touch "$1"'  # fails where nothing has begun
 
 
 def said_by(code: int) -> list[str]:
@@ -29,22 +31,18 @@ def said_by(code: int) -> list[str]:
 def test_a_failure_of_any_part_is_one_of_the_suite(
     codes: tuple[int, int, int], wanted: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    first, other, last = map(said_by, codes)
-    assert run_beside(first, other, last) == wanted
-    of_first, of_other, of_last = map(int, capfd.readouterr().out.split())
-    assert of_other == min(of_first + NICENESS, 19)
-    assert of_last == of_first
+    first, *others = map(said_by, codes)
+    assert run_beside(first, others) == wanted
+    of_first, *of_others = map(int, capfd.readouterr().out.split())
+    assert of_others == [min(of_first + NICENESS, 19)] * 2
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-def test_the_last_part_begins_beside_the_half_that_still_runs(
-    is_first: bool, tmp_path: Path
-) -> None:
-    begun = tmp_path / "begun"
-    waiting = [sys.executable, "-c", WAIT, str(begun)]
-    ending = [sys.executable, "-c", ""]
-    first, other = (waiting, ending) if is_first else (ending, waiting)
-    assert run_beside(first, other, ["touch", str(begun)]) == 0
+def test_others_run_one_after_another_while_the_first_runs(tmp_path: Path) -> None:
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    first = [sys.executable, "-c", WAIT, str(ended)]
+    one = [sys.executable, "-c", BEGIN, str(begun)]
+    another = ["sh", "-c", END, str(begun), str(ended)]
+    assert run_beside(first, [one, another]) == 0
 
 
 def selection(part: Command) -> Command:
@@ -53,7 +51,7 @@ def selection(part: Command) -> Command:
 
 
 def test_each_test_is_in_one_part() -> None:
-    parts = [selection(part)[-1] for part in (ENGINES, LAST, OTHERS)]
+    parts = [selection(part)[-1] for part in (ENGINES, SHARED, OTHERS)]
     assert parts == ["engine and not shared", "engine and shared", "not engine"]
 
 
@@ -76,7 +74,7 @@ pytestmark = pytest.mark.engine
 """
 
 
-@pytest.mark.parametrize("part", [ENGINES, LAST])
+@pytest.mark.parametrize("part", [ENGINES, SHARED])
 def test_a_server_of_the_session_is_started_in_one_part_only(part: Command, tmp_path: Path) -> None:
     room = tmp_path / SHARING
     room.mkdir(parents=True)
@@ -93,4 +91,4 @@ def test_a_server_of_the_session_is_started_in_one_part_only(part: Command, tmp_
     )
     assert done.returncode == 0, done.stdout + done.stderr
     passed = {line.split("::")[1].split()[0] for line in done.stdout.splitlines() if "::" in line}
-    assert passed == {f"test_of_a_{'session' if part is LAST else 'module'}"}
+    assert passed == {f"test_of_a_{'session' if part is SHARED else 'module'}"}
