@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 from fastapi import Request
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from omnistage.server.common.errors import ApiError, invalid
-from omnistage.server.http.request import JsonRequest
+from omnistage.server.http.request import CHARSETS, JsonRequest
 from omnistage.stage_configs.json_types import Json
 
 NAME = re.compile(r"(?P<name>[^\[\]]+)(?P<is_list>\[\])?(\[(?P<key>[^\[\]]+)\])?")
@@ -47,12 +48,26 @@ async def read_fields(request: Request, files: Collection[str] = ()) -> Fields:
 @asynccontextmanager
 async def opened_form(request: Request, **limits: int) -> AsyncGenerator[FormData, None]:
     """A request's form, within starlette's `limits`; ApiError for a broken one."""
+    _check_charset(request)
     try:
         async with request.form(**limits) as form:
             yield form
     except HTTPException as error:
         message = f"The form cannot be read: {error.detail}"
         raise ApiError(400, message, code="invalid_value") from error
+
+
+def _check_charset(request: Request) -> None:
+    """Raise ApiError for a form of another charset, read from the header as starlette reads it.
+
+    Starlette would decode with any of Python's codecs: some take minutes for a megabyte, fail with
+    errors of their own, or make half a surrogate pair.
+    """
+    _, options = parse_options_header(request.headers["content-type"])
+    charset = options.get(b"charset", b"utf-8").decode("latin-1").lower()
+    if charset not in CHARSETS:
+        message = "The Content-Type of a form must have no charset but utf-8."
+        raise ApiError(415, message, code="unsupported_media_type")
 
 
 def given_items(form: FormData) -> Iterator[tuple[str, str | UploadFile]]:

@@ -172,7 +172,8 @@ T = TypeVar("T", bound=AudioRequest)
 def request_of(kind: type[T], fields: dict[str, object]) -> T:
     """Checked fields; `input_audio: {data, format}` stands for a file in JSON. ApiError."""
     if "input_audio" in fields:
-        fields = {**fields, "file": _decoded(fields.pop("input_audio"))}
+        others = {name: value for name, value in fields.items() if name != "input_audio"}
+        fields = {**others, "file": _decoded(fields["input_audio"])}
     request = parse(kind, fields)
     request.check()
     return request

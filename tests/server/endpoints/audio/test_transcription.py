@@ -142,7 +142,9 @@ def test_json_with_the_sound_in_it(
 ) -> None:
     sound = {"data": head + base64.b64encode(WAV).decode(), "format": "wav"}
     body = {"model": MODEL, "input_audio": sound, "language": "en"}
-    assert client.post(URL, json=body).json()["text"] == TEXT
+    answer = client.post(URL, json=body)
+    assert answer.json()["text"] == TEXT
+    assert "x-omnistage-warning" not in answer.headers
     assert "is en." in instruction(gateway)
     wrong_data = ({"data": head + "?", "format": "wav"}, {"data": "data:,x"})
     for wrong in (*wrong_data, {"format": "wav"}, "x"):
