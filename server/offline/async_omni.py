@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, Unpack, overload
+from typing import Literal, Self, Unpack, overload
 
 from omnistage.connectors import make_connector
 from omnistage.server.offline.chats import chat, chat_fields, chats
@@ -24,9 +24,6 @@ from omnistage.server.tasks.transcripts.transcription_fields import (
     TranslationRequest,
 )
 from omnistage.stage_configs.graph import StageGraph
-
-if TYPE_CHECKING:
-    pass
 
 
 class AsyncOmni(CommandMethods):

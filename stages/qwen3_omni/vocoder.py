@@ -28,6 +28,8 @@ SAMPLE_RATE_HZ = 24_000  # of the codec; the checkpoint does not say it
 class StreamingVocoder(CheckpointVocoder[Qwen3OmniMoeCode2Wav]):
     """Owns the weights and the state of up to `num_slots` streams."""
 
+    read, empty = staticmethod(load_vocoder), staticmethod(empty_vocoder)
+
     def make_layers(self, model: Qwen3OmniMoeCode2Wav, layout: StateLayout) -> Codec:
         """Makes the layers of the reference, each with its region of a stream's state."""
         self._embedding = model.code_embedding
@@ -36,18 +38,6 @@ class StreamingVocoder(CheckpointVocoder[Qwen3OmniMoeCode2Wav]):
         self._upsampling = upsampling_layers(model.upsample, layout)
         self._sound = sound_layers(model.decoder, layout)
         return _codec_of(model.config, self._sound.num_muted)
-
-    @staticmethod
-    def read(
-        folder: str, device: torch.device, dtype: torch.dtype, *, has_weights: bool
-    ) -> Qwen3OmniMoeCode2Wav:
-        """The model of a checkpoint folder or hub name; without weights, with random ones."""
-        return load_vocoder(folder, device, dtype, has_weights=has_weights)
-
-    @staticmethod
-    def empty(folder: str, dtype: torch.dtype) -> Qwen3OmniMoeCode2Wav:
-        """The model's shapes alone, on the meta device."""
-        return empty_vocoder(folder, dtype)
 
     def forward(self, codes: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         """The next frames of a batch of streams."""

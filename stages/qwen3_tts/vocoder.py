@@ -51,6 +51,8 @@ def _vectors(quantizer: Quantizer, codes: torch.Tensor) -> torch.Tensor:
 class StreamingVocoder(CheckpointVocoder[CodecDecoder]):
     """Owns the weights and the state of up to `num_slots` streams."""
 
+    read, empty = staticmethod(load_codec_decoder), staticmethod(empty_codec_decoder)
+
     def make_layers(self, model: CodecDecoder, layout: StateLayout) -> Codec:
         """Makes the layers of the reference, each with its region of a stream's state."""
         self._vectors = CodeVectors(model.quantizer)
@@ -59,18 +61,6 @@ class StreamingVocoder(CheckpointVocoder[CodecDecoder]):
         self._upsampling = upsampling_layers(model.upsample, layout)
         self._sound = sound_layers(model.decoder, layout)
         return _codec_of(model.config)
-
-    @staticmethod
-    def read(
-        folder: str, device: torch.device, dtype: torch.dtype, *, has_weights: bool
-    ) -> CodecDecoder:
-        """The model of a checkpoint folder or hub name; without weights, with random ones."""
-        return load_codec_decoder(folder, device, dtype, has_weights=has_weights)
-
-    @staticmethod
-    def empty(folder: str, dtype: torch.dtype) -> CodecDecoder:
-        """The model's shapes alone, on the meta device."""
-        return empty_codec_decoder(folder, dtype)
 
     def forward(self, codes: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         """The next frames of a batch of streams."""

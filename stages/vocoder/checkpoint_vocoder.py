@@ -38,12 +38,12 @@ class CheckpointVocoder(CodeDecoder, Generic[Model]):
 
     @staticmethod
     @abstractmethod
-    def read(folder: str, device: torch.device, dtype: torch.dtype, *, has_weights: bool) -> Model:
+    def read(model: str, device: torch.device, dtype: torch.dtype, *, has_weights: bool) -> Model:
         """The model of a checkpoint folder or hub name; without weights, with random ones."""
 
     @staticmethod
     @abstractmethod
-    def empty(folder: str, dtype: torch.dtype) -> Model:
+    def empty(model: str, dtype: torch.dtype) -> Model:
         """The model's shapes alone, on the meta device."""
 
     @classmethod

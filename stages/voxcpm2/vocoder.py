@@ -84,6 +84,8 @@ class CarriedBlock:
 class StreamingVae(CheckpointVocoder[VaeDecoder]):
     """Owns the weights and the state of up to `num_slots` streams."""
 
+    read, empty = staticmethod(load_decoder), staticmethod(empty_decoder)
+
     def make_layers(self, model: VaeDecoder, layout: StateLayout) -> Latents:
         """Makes the layers of the reference, each with its region of a stream's state."""
         config = model.config
@@ -100,18 +102,6 @@ class StreamingVae(CheckpointVocoder[VaeDecoder]):
             patch_size * math.prod(config.decoder_rates),
             config.out_sample_rate,
         )
-
-    @staticmethod
-    def read(
-        folder: str, device: torch.device, dtype: torch.dtype, *, has_weights: bool
-    ) -> VaeDecoder:
-        """The model of a checkpoint folder or hub name; without weights, with random ones."""
-        return load_decoder(folder, device, dtype, has_weights=has_weights)
-
-    @staticmethod
-    def empty(folder: str, dtype: torch.dtype) -> VaeDecoder:
-        """The model's shapes alone, on the meta device."""
-        return empty_decoder(folder, dtype)
 
     def forward(self, frames: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         """Samples of patches [B, patch, latent, n], in the weights' dtype."""
