@@ -8,7 +8,8 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.common.errors import ApiError, invalid
+from omnistage.server.common.errors import ApiError, fields_named, invalid
+from omnistage.server.common.json_text import check_values
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import described, errors
@@ -82,10 +83,7 @@ async def _offer_of(http: HttpRequest) -> tuple[str, Json | None]:
     fields = await read_fields(http)
     session = fields.get("session")
     if isinstance(session, str):
-        try:
-            session = json.loads(session)
-        except (ValueError, RecursionError):
-            raise invalid("session", "must be JSON") from None
+        session = _parsed(session)
     if session is not None and not isinstance(session, dict):
         raise invalid("session", "must be an object")
     size = len(json.dumps(session))
@@ -95,6 +93,17 @@ async def _offer_of(http: HttpRequest) -> tuple[str, Json | None]:
     if model is not None and not isinstance(model, str):
         raise invalid("session.model", "must be a string")
     return _checked(fields.get("sdp")), session
+
+
+def _parsed(session: str) -> Any:
+    """Return the settings that a form has as JSON; raises ApiError."""
+    try:
+        parsed = json.loads(session)
+    except (ValueError, RecursionError):
+        raise invalid("session", "must be JSON") from None
+    with fields_named("session.{}".format):
+        check_values(parsed)
+    return parsed
 
 
 def _checked(offer: Any) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from queue import SimpleQueue
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.options.gateway import CallNetwork
@@ -26,10 +27,11 @@ BEGIN_S = 30.0  # for the process to answer an offer
 @dataclass(slots=True)
 class BridgeProcess:
     """The process, and the calls that it has. A thread reads what it says, and waits for its end:
-    so it may end after the event loop.
+    so it may end after the event loop. Another writes its orders, which wait until it takes them.
     """
 
     process: "subprocess.Popen[bytes]"
+    orders: "SimpleQueue[Json | None]" = field(default_factory=SimpleQueue)  # None: no more
     answers: dict[str, asyncio.Future[Json]] = field(default_factory=dict)
     owners: dict[str, str | None] = field(default_factory=dict)  # the names of keys, by call
 
@@ -61,12 +63,12 @@ class WebRtcCalls:
         answer = bridge.answers[call_id] = asyncio.get_running_loop().create_future()
         bridge.owners[call_id] = owner
         order = {"do": "open", "call_id": call_id, "sdp": offer, "url": url}
-        self._order(bridge, {**order, "headers": dict(headers), "session": session})
+        bridge.orders.put({**order, "headers": dict(headers), "session": session})
         try:
             async with asyncio.timeout(BEGIN_S):
                 told = await answer
         except TimeoutError:
-            self._order(bridge, {"do": "hangup", "call_id": call_id})
+            bridge.orders.put({"do": "hangup", "call_id": call_id})
             message = f"The offer was not answered within {BEGIN_S:g} s."
             raise ApiError(504, message, code="timeout") from None
         finally:
@@ -85,7 +87,7 @@ class WebRtcCalls:
         if bridge is None or call_id not in bridge.owners or bridge.owners[call_id] != owner:
             message = f"There is no call {call_id[:64]!r}."
             raise ApiError(404, message, param="call_id", code="call_not_found")
-        self._order(bridge, {"do": "hangup", "call_id": call_id})
+        bridge.orders.put({"do": "hangup", "call_id": call_id})
 
     def _started(self) -> BridgeProcess:
         process = subprocess.Popen(
@@ -96,8 +98,8 @@ class WebRtcCalls:
         )
         bridge = BridgeProcess(process)
         loop = asyncio.get_running_loop()
-        thread = threading.Thread(target=self._read, args=(bridge, loop), daemon=True)
-        thread.start()
+        threading.Thread(target=self._read, args=(bridge, loop), daemon=True).start()
+        threading.Thread(target=self._write, args=(bridge,), daemon=True).start()
         return bridge
 
     def _read(self, bridge: BridgeProcess, loop: asyncio.AbstractEventLoop) -> None:
@@ -107,8 +109,17 @@ class WebRtcCalls:
             for line in said:
                 loop.call_soon_threadsafe(self._take, bridge, json.loads(line))
         bridge.process.wait()
+        bridge.orders.put(None)
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._note_end, bridge)
+
+    def _write(self, bridge: BridgeProcess) -> None:
+        """Hand orders on as the process takes them: a pipe holds few, and it starts slowly."""
+        assert bridge.process.stdin is not None
+        with suppress(BrokenPipeError), bridge.process.stdin as orders:
+            while (order := bridge.orders.get()) is not None:
+                orders.write(json.dumps(order).encode() + b"\n")
+                orders.flush()
 
     def _take(self, bridge: BridgeProcess, told: Json) -> None:
         waiting = bridge.answers.get(told["call_id"])
@@ -118,9 +129,6 @@ class WebRtcCalls:
             waiting.set_result(told)
 
     def _note_end(self, bridge: BridgeProcess) -> None:
-        assert bridge.process.stdin is not None
-        with suppress(BrokenPipeError):
-            bridge.process.stdin.close()
         if self._bridge is bridge:
             self._bridge = None
             code = bridge.process.returncode
@@ -135,12 +143,4 @@ class WebRtcCalls:
         bridge.owners.pop(call_id, None)
         if not bridge.owners and self._bridge is bridge:
             self._bridge = None
-            assert bridge.process.stdin is not None
-            with suppress(BrokenPipeError):
-                bridge.process.stdin.close()
-
-    def _order(self, bridge: BridgeProcess, order: Json) -> None:
-        assert bridge.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, which is noted
-            bridge.process.stdin.write(json.dumps(order).encode() + b"\n")
-            bridge.process.stdin.flush()
+            bridge.orders.put(None)

@@ -124,6 +124,7 @@ async def test_a_call_is_hung_up_by_its_location(gateway: RunningGateway) -> Non
     [
         ({**SESSION, "model": "other"}, 404, "model"),
         ({**SESSION, "model": 3}, 400, "session.model"),
+        ({**SESSION, "model": "\ud800"}, 400, "session.model"),
         ({"type": "realtime", "output_modalities": ["smell"]}, 400, None),
         ({"type": "realtime", "instructions": "x" * (600 << 10)}, 400, "session"),
         ("none", 400, "session"),
