@@ -41,3 +41,8 @@ def test_a_byte_that_is_no_letter_is_in_the_text_as_its_replacement() -> None:
     chat = [*CHAT[:2], {**byte, "top_logprobs": [byte]}, CHAT[2]]
     assert gap_of("the\ufffd sea", "the\ufffd sea", chat) == 0
     assert gap_of("the\ufffd sky", "the\ufffd sea", chat) == pytest.approx(0.25)
+
+
+def test_a_chat_that_ends_earlier_judges_the_beginning_of_a_text() -> None:
+    assert gap_of("the sea is", "the sea", CHAT, is_part=True) == 0
+    assert gap_of("the sky is", "the sea", CHAT, is_part=True) == pytest.approx(0.25)

@@ -6,7 +6,7 @@ at `--rate` a second, as a Poisson process: a sound of ten seconds; a picture an
 three. No two requests have the same media. Times count from the planned arrival.
 
 The same weights served eagerly, without MPS, answer the first `--checked` requests of each kind one
-at a time. Where a text parts from theirs, its token may be GAP_NATS below the likeliest there; the
+at a time, with `--tokens` of text at most. Where a text parts from theirs, its token may be GAP_NATS below the likeliest there; the
 first frames of speech must be equal in most answers whose texts are equal. No stage may have seen a
 NaN. The table has the kinds for which that holds; if one is missing, the exit code is 1. `--tiny`
 runs on a CPU.
@@ -148,13 +148,16 @@ async def are_right(
         for number, timed in enumerate(found[: asked.checked]):
             messages, answer = requests.messages(kind, number), timed.answer
             more = {"logprobs": True, "top_logprobs": NUM_TOP}
-            body = body_of(server, messages, requests.tokens(kind), FRAMES_CHECKED, **more)
+            tokens = min(requests.tokens(kind), asked.tokens)
+            body = body_of(server, messages, tokens, FRAMES_CHECKED, **more)
             response = await client.post(f"{server.url}/v1/chat/completions", json=body)
             response.raise_for_status()
             choice = response.json()["choices"][0]
             audio = choice["message"]["audio"]
-            gaps.append(gap_of(answer.text, audio["transcript"], choice["logprobs"]["content"]))
-            if answer.text == audio["transcript"]:
+            read, tokens_read = audio["transcript"], choice["logprobs"]["content"]
+            is_part = tokens < requests.tokens(kind)
+            gaps.append(gap_of(answer.text, read, tokens_read, is_part=is_part))
+            if answer.text.startswith(read.rstrip("\ufffd")) if is_part else answer.text == read:
                 same.append(answer.codes[0] == audio["codes"][0])
     whole = all(len(one.answer.codes) == asked.frames for one in found)
     is_right = whole and max(gaps) <= GAP_NATS and sum(same) >= MIN_SAME_FIRST_CODES * len(same)

@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 
 import httpx
+from busy import cores
 from candidates import Candidate, Subject
 from judging import LENGTHS, USUAL, Answer, Lengths, ask_all, judge, nan_steps, prompts
 from rich.console import Console
@@ -60,8 +61,9 @@ def speed_table(
         command += ["--voice", subject.voice]
     else:
         command += ["--modalities", "text", "--ignore-eos"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr
+    with cores(server) as used:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "\n".join((done.stdout + done.stderr, *used))
 
 
 def closed(levels: str) -> list[str]:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http.client import SERVICE_UNAVAILABLE
 
 import httpx
 import numpy as np
@@ -11,27 +12,13 @@ from support.printing import say
 from support.server import TinyServer
 
 NUM_WORDS = 66
-
-
 MAX_TOKENS = 64
-
-
 NUM_FRAMES = 100
-
-
 # of what eager mode answers itself: it is slow
 NUM_SPOKEN = 8
-
-
 GAP_NATS = 0.5  # rounding moves a logprob by less in nearly all tokens
-
-
 MAX_ABOVE = 0.01  # the share of tokens that may be further away
-
-
 WRONG_NATS = 2.0  # and this is no rounding
-
-
 MIN_SAME_FIRST_CODES = 0.6
 
 
@@ -105,7 +92,10 @@ async def ask(
     voice: str,
     tokens: int = MAX_TOKENS,
 ) -> Answer:
-    """One answer with its ids; the likeliest token and code every time."""
+    """One answer with its ids; the likeliest token and code every time.
+
+    A refused request comes again: a server with a limit of the first sound lets few in at first.
+    """
     talker = {"temperature": 0, "repetition_penalty": 1.0, "max_tokens": frames, "ignore_eos": True}
     body = server.body(
         [{"role": "user", "content": prompt}],
@@ -116,7 +106,9 @@ async def ask(
         audio={"voice": voice, "format": "pcm16"},
         seed=1,
     )
-    response = await client.post(f"{server.url}/v1/chat/completions", json=body)
+    url = f"{server.url}/v1/chat/completions"
+    while (response := await client.post(url, json=body)).status_code == SERVICE_UNAVAILABLE:
+        await asyncio.sleep(float(response.headers["retry-after"]))
     response.raise_for_status()
     said = response.json()
     choice = said["choices"][0]

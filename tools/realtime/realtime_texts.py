@@ -125,8 +125,13 @@ class Speaker:
             pass
 
 
-def gap_of(text: str, chat: str, tokens: Sequence[dict[str, Any]]) -> float:
-    """How many nats a text's token is below the chat's, where it is the first other one."""
+def gap_of(
+    text: str, chat: str, tokens: Sequence[dict[str, Any]], *, is_part: bool = False
+) -> float:
+    """How many nats a text's token is below the chat's, where it is the first other one.
+
+    Equal texts are at 0. `is_part`: the chat has only the beginning of the text.
+    """
     said, other = text.encode(), chat.encode()
     for token in tokens:
         here = in_text(token)
@@ -142,7 +147,7 @@ def gap_of(text: str, chat: str, tokens: Sequence[dict[str, Any]]) -> float:
             if one["token"] != token["token"] and said.startswith(in_text(one))
         ]
         return token["logprob"] - max(others) if others else float("inf")
-    return 0.0 if not said else float("inf")
+    return 0.0 if is_part or not said else float("inf")
 
 
 def in_text(token: dict[str, Any]) -> bytes:

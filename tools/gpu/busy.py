@@ -1,0 +1,57 @@
+"""How many cores each process of a server uses: one that uses a whole one is the limit of a load."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+from support.chaos import WORKER, command_of
+from support.server import TinyServer
+
+SHOWN = 0.05  # cores
+
+
+@contextmanager
+def cores(server: TinyServer) -> Iterator[list[str]]:
+    """Measure while it runs; then the list has one line: `gateway 0.41, thinker@0 0.93 + 0.88`.
+
+    A stage's first figure is its worker's, those behind it its engine's and its ranks'. Threads
+    count together.
+    """
+    said = list[str]()
+    before, began = _seconds(server), time.monotonic()
+    yield said
+    after, elapsed = _seconds(server), time.monotonic() - began
+    stages = dict[str, list[float]]()
+    for (name, pid), seconds in after.items():
+        used = (seconds - before.get((name, pid), 0.0)) / elapsed
+        stages.setdefault(name, []).append(used)
+    each = (f"{name} {' + '.join(_shown(used))}" for name, used in stages.items())
+    said.append(f"cores: {', '.join(each)}")
+
+
+def _shown(used: list[float]) -> Iterator[str]:
+    worker, *others = used
+    yield f"{worker:.2f}"
+    yield from (f"{one:.2f}" for one in others if one >= SHOWN)
+
+
+def _seconds(server: TinyServer) -> dict[tuple[str, int], float]:
+    """Processor time by stage and process, workers before what they started."""
+    gateway = psutil.Process(server.process.pid)
+    found = {("gateway", gateway.pid): _used(gateway)}
+    for worker in gateway.children():
+        words = command_of(worker.pid)
+        if WORKER in words:
+            stage = words[words.index("--stage") + 1]
+            for process in (worker, *worker.children(recursive=True)):
+                found[stage, process.pid] = _used(process)
+    return found
+
+
+def _used(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:  # it has just ended
+        return 0.0
+    return float(times.user + times.system)
