@@ -1,4 +1,4 @@
-"""How many cores each process of a server uses: one that uses a whole one is the limit of a load."""
+"""How many cores each process of a server uses: one that uses a whole one limits a load."""
 
 import time
 from collections.abc import Iterator
@@ -16,18 +16,25 @@ def cores(server: TinyServer) -> Iterator[list[str]]:
     """Measure while it runs; then the list has one line: `gateway 0.41, thinker@0 0.93 + 0.88`.
 
     A stage's first figure is its worker's, those behind it its engine's and its ranks'. Threads
-    count together.
+    count together. Of the machine all busy cores are told, and those that its host gave to others.
     """
     said = list[str]()
-    before, began = _seconds(server), time.monotonic()
+    before, all_before, began = _seconds(server), psutil.cpu_times(), time.monotonic()
     yield said
-    after, elapsed = _seconds(server), time.monotonic() - began
+    after, all_after, elapsed = _seconds(server), psutil.cpu_times(), time.monotonic() - began
     stages = dict[str, list[float]]()
     for (name, pid), seconds in after.items():
         used = (seconds - before.get((name, pid), 0.0)) / elapsed
         stages.setdefault(name, []).append(used)
     each = (f"{name} {' + '.join(_shown(used))}" for name, used in stages.items())
-    said.append(f"cores: {', '.join(each)}")
+    idle, stolen = (
+        (getattr(all_after, name) - getattr(all_before, name)) / elapsed
+        for name in ("idle", "steal")
+    )
+    num_cores = psutil.cpu_count()
+    said.append(
+        f"cores: {', '.join(each)}; idle {idle:.1f} of {num_cores}, taken by the host {stolen:.1f}"
+    )
 
 
 def _shown(used: list[float]) -> Iterator[str]:

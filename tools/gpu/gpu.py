@@ -24,8 +24,9 @@ are there, and judged by the same reference. `--lengths` measures other prompts 
 and `--rates` requests that come whether or not others were answered. With `--deterministic LEVELS`
 the first graph is served once more, deterministic: then answers one at a time must be those at
 once, all tokens and codes. With `--replicas 0,1` each stage of a graph is there once on each of
-these GPUs; one of each is the reference. With `--talks` so many conversations with media are held
-with the first graph's server, with and without the prefix cache (`make turns`).
+these GPUs; one of each is the reference. Behind each table are the cores that each process used.
+With `--talks` so many conversations with media are held with the first graph's server, with and
+without the prefix cache (`make turns`).
 """
 
 import argparse

@@ -6,9 +6,10 @@ at `--rate` a second, as a Poisson process: a sound of ten seconds; a picture an
 three. No two requests have the same media. Times count from the planned arrival.
 
 The same weights served eagerly, without MPS, answer the first `--checked` requests of each kind one
-at a time, with `--tokens` of text at most. Where a text parts from theirs, its token may be GAP_NATS below the likeliest there; the
-first frames of speech must be equal in most answers whose texts are equal. No stage may have seen a
-NaN. The table has the kinds for which that holds; if one is missing, the exit code is 1. `--tiny`
+at a time, with `--tokens` of text at most. Where a text parts from theirs, its token may be
+GAP_NATS below the likeliest there; the first frames of speech must be equal in most answers whose
+texts are equal. No stage may have seen a NaN. The table has the kinds for which that holds; if one
+is missing, the exit code is 1. `--tiny`
 runs on a CPU.
 """
 

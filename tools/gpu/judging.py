@@ -107,7 +107,7 @@ async def ask(
         seed=1,
     )
     url = f"{server.url}/v1/chat/completions"
-    while (response := await client.post(url, json=body)).status_code == SERVICE_UNAVAILABLE:
+    while (response := await client.post(url, json=body)).status_code == SERVICE_UNAVAILABLE:  # noqa: ASYNC110
         await asyncio.sleep(float(response.headers["retry-after"]))
     response.raise_for_status()
     said = response.json()
