@@ -98,6 +98,28 @@ async def test_a_grammar_that_the_engine_cannot_take_is_a_400_that_says_why(
     assert len(response.content) < 2048
 
 
+@pytest.mark.parametrize(
+    ("asked", "grammar"),
+    [
+        ({"structured_outputs": {"choice": ["yes"]}}, "structured_outputs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+    ids=["a choice", "JSON"],
+)
+@pytest.mark.parametrize(
+    "forbidding", [{"allowed_token_ids": [0]}, {"bad_words": ["y", "ye", "yes", "{", '{"']}]
+)
+async def test_fields_that_leave_a_grammar_no_token_are_a_400_that_names_them(
+    asked: dict[str, Any], grammar: str, forbidding: dict[str, Any], http: httpx.AsyncClient
+) -> None:
+    response = await http.post(CHAT, content=chat(**asked, **forbidding))
+    assert response.status_code == 400, response.text
+    (name,) = forbidding
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (name, "invalid_value")
+    assert f"{name} leaves no token that {grammar} allows" in error["message"]
+
+
 async def test_a_choice_may_spell_a_token_of_the_model(http: httpx.AsyncClient) -> None:
     body = chat(structured_outputs={"choice": ["<tool_call>a", "<think>b"]})
     response = await http.post(CHAT, content=body)

@@ -38,6 +38,8 @@ PROCESSED = re.compile(r"'(audio|image|video)s?': \[")
 UNPROCESSED = "cannot be processed by the model: it is too short, too small or too thin"
 # Fields that a grammar comes from.
 CONSTRAINING = ("structured_outputs", "response_format", "tools")
+# Fields that forbid tokens, also the last ones that a grammar allows.
+FORBIDDING = ("allowed_token_ids", "bad_words")
 
 
 class MediaLostError(RequestError):
@@ -183,8 +185,8 @@ async def _chunks_of(result: Any, body: JsonMap) -> AsyncGenerator[Any, None]:
             chunk = json.loads(text)
             if "error" in chunk:
                 told = chunk["error"]
-                if not has_begun and told["message"] == LOST:
-                    raise MediaLostError(500, told["message"])
+                if told["message"] == LOST:
+                    raise _lost(body, RequestError if has_begun else MediaLostError)
                 code = int(told.get("code") or 500)
                 raise failed(code, told["message"], told.get("param"), body)
             if chunk.get("usage") and (details := getattr(result, "details", None)) is not None:
@@ -199,6 +201,16 @@ async def _chunks_of(result: Any, body: JsonMap) -> AsyncGenerator[Any, None]:
             yield one
     finally:
         await result.aclose()
+
+
+def _lost(body: Mapping[str, object], kind: type[RequestError]) -> RequestError:
+    """Blame the fields that may have left the engine no token, which ends an answer as a fault."""
+    grammar = next((name for name in CONSTRAINING if name in body), None)
+    forbidding = next((name for name in FORBIDDING if body.get(name)), None)
+    if grammar is None or forbidding is None:
+        return kind(500, LOST)
+    message = f"{forbidding} leaves no token that {grammar} allows"
+    return kind(400, message, param=forbidding, code="invalid_value")
 
 
 def _has_begun(choice: Mapping[str, object]) -> bool:
