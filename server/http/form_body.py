@@ -5,7 +5,7 @@ OpenAI's clients write lists as `name[]`, once for each item, and objects as `na
 
 import re
 from collections.abc import AsyncGenerator, Collection, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from email.message import Message
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 from fastapi import Request
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from omnistage.server.common.errors import ApiError, invalid
 from omnistage.server.http.request import CHARSETS, JsonRequest
@@ -49,12 +49,35 @@ async def read_fields(request: Request, files: Collection[str] = ()) -> Fields:
 async def opened_form(request: Request, **limits: int) -> AsyncGenerator[FormData, None]:
     """A request's form, within starlette's `limits`; ApiError for a broken one."""
     _check_charset(request)
+    parser = _WholeForm(request, **limits)
     try:
-        async with request.form(**limits) as form:
-            yield form
-    except HTTPException as error:
-        message = f"The form cannot be read: {error.detail}"
+        async with aclosing(parser.stream):
+            form = await parser.parse()
+    except MultiPartException as error:
+        message = f"The form cannot be read: {error.message}"
         raise ApiError(400, message, code="invalid_value") from error
+    try:
+        yield form
+    finally:
+        await form.close()
+
+
+class _WholeForm(MultiPartParser):
+    """Refuses a form that is cut off: starlette leaves out the field that it ends in."""
+
+    def __init__(self, request: Request, **limits: int) -> None:
+        super().__init__(request.headers, self._to_its_end(request), **limits)
+        self._is_whole = False
+
+    def on_end(self) -> None:
+        self._is_whole = True
+
+    async def _to_its_end(self, request: Request) -> AsyncGenerator[bytes, None]:
+        async with aclosing(request.stream()) as stream:
+            async for chunk in stream:
+                yield chunk
+        if not self._is_whole:
+            raise MultiPartException("It ends before its last boundary.")
 
 
 def _check_charset(request: Request) -> None:
