@@ -1,15 +1,18 @@
 """Responses by their ids: GET, DELETE, the cancel, the input."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import msgspec
 from fastapi import Query, Response
 from fastapi import Request as HttpRequest
 
 from omnistage.server.common.errors import invalid, unsupported
 from omnistage.server.http.state import state_of
 from omnistage.server.responses.store import ResponseStore
-from omnistage.stage_configs.json_types import JsonMap
+from omnistage.stage_configs.json_types import Json, JsonMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +51,31 @@ class KeptResponses:
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
         order: Literal["asc", "desc"] = "desc",
         after: str | None = None,
-    ) -> JsonMap:
+    ) -> Response:
         """The items, those of earlier responses included, the last first."""
-        items = self.store.get(response_id, state_of(http.scope).key).input_items
-        items = items if order == "asc" else items[::-1]
-        ids = [item["id"] for item in items]
-        if after is not None and after not in ids:
-            raise invalid("after", "is the id of no item")
-        start = 0 if after is None else ids.index(after) + 1
-        page = items[start : start + limit]
-        return {
+        stored = self.store.get(response_id, state_of(http.scope).key)
+
+        def page() -> bytes:
+            items = stored.input_items if order == "asc" else stored.input_items[::-1]
+            return page_of(items, limit, after)
+
+        # A conversation may be long, or have images.
+        return Response(await asyncio.to_thread(page), media_type="application/json")
+
+
+def page_of(items: Sequence[Json], limit: int, after: str | None) -> bytes:
+    """Return a page of items as JSON; raises ApiError."""
+    ids = [item["id"] for item in items]
+    if after is not None and after not in ids:
+        raise invalid("after", "is the id of no item")
+    start = 0 if after is None else ids.index(after) + 1
+    page = ids[start : start + limit]
+    return msgspec.json.encode(
+        {
             "object": "list",
-            "data": page,
+            "data": items[start : start + limit],
             "has_more": start + limit < len(items),
-            "first_id": page[0]["id"] if page else "",
-            "last_id": page[-1]["id"] if page else "",
+            "first_id": page[0] if page else "",
+            "last_id": page[-1] if page else "",
         }
+    )

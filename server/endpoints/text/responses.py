@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -172,8 +173,10 @@ class Responses:
                         yield output
                 return
             except ApiError as error:
-                dropped = turns_to_drop(chat.messages)
-                if has_begun or error.code != TOO_LONG or not dropped:
+                if has_begun or error.code != TOO_LONG:
+                    raise
+                dropped = await caller.compute(partial(turns_to_drop, chat.messages))
+                if not dropped:
                     raise
             attempt.until.close()
             attempt = caller.attempt()

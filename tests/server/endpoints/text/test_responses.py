@@ -1,5 +1,6 @@
 """Responses: the events in OpenAI's order, failures, and conversations that are too long."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,10 @@ from support.fake_stages import WORDS, text_of
 from support.gateway import MODEL, RunningGateway
 from support.response_events import COMMON, checked_events
 from support.responses import TEXT, URL, Event, body_of, refused, whole
+
+from omnistage.server.endpoints.text import responses
+from omnistage.server.http.request import MAX_LOOP_BYTES
+from omnistage.server.responses.shorten import turns_to_drop
 
 COMPONENTS = {
     **COMMON,
@@ -186,6 +191,23 @@ def test_a_conversation_that_is_too_long_is_sent_without_its_oldest_turns(
     assert {messages[0]["content"] for messages in sent} == {"Be kind."}
     assert {messages[-1]["role"] for messages in sent} == {"user"}
     gateway.wait_until_idle()
+
+
+def test_a_long_conversation_is_shortened_beside_the_event_loop(
+    gateway: RunningGateway, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def noted(messages: Sequence[Any]) -> range:
+        threads.append(threading.get_ident())
+        return turns_to_drop(messages)
+
+    monkeypatch.setattr(responses, "turns_to_drop", noted)
+    said = turns("refuse")
+    said[0]["content"] = "x" * MAX_LOOP_BYTES
+    assert refused(client, script=said, truncation="auto")[1] == "context_length_exceeded"
+    assert len(threads) == 3
+    assert gateway.do(threading.get_ident) not in threads
 
 
 def test_a_conversation_that_fits_the_second_time_is_answered_as_a_whole(

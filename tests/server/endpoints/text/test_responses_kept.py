@@ -1,5 +1,7 @@
 """Responses: what a stage gets, what is kept, and what is refused."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ from support.gateway import EMBEDDING, MODEL, TEXT_ONLY, RunningGateway, running
 from support.openai_spec import assert_valid
 from support.responses import TEXT, URL, body_of, refused, whole
 
+from omnistage.server.endpoints.text import kept_responses
 from omnistage.server.http.access.keys import Keys
 from omnistage.server.responses.schema import NOT_DONE, WITHOUT_EFFECT
+from omnistage.server.responses.store import ResponseStore
 
 LOOK = {
     "type": "function",
@@ -154,6 +158,28 @@ def test_pages_of_items_join_to_all_of_them(client: httpx.Client) -> None:
     assert found == ["4", "3", "2", "1", "0"]
     refusal = client.get(url, params={"after": "x"})
     assert (refusal.status_code, refusal.json()["error"]["param"]) == (400, "after")
+
+
+def test_items_are_read_and_written_beside_the_event_loop(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conversation may have tens of thousands of parts, or megabytes of images."""
+    threads: dict[str, int] = {}
+
+    def noting(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            threads[name] = threading.get_ident()
+            return work(*given)
+
+        return noted
+
+    response_id = whole(client)["id"]
+    monkeypatch.setattr(ResponseStore, "get", noting("loop", ResponseStore.get))
+    page_of = noting("page", kept_responses.page_of)  # its first argument is read for it
+    monkeypatch.setattr(kept_responses, "page_of", page_of)
+    page = client.get(f"{URL}/{response_id}/input_items").json()
+    assert [one["content"][0]["text"] for one in page["data"]] == ["words"]
+    assert threads["page"] != threads["loop"]
 
 
 def test_nobody_sees_the_responses_of_another_key(tmp_path: Path) -> None:
