@@ -46,18 +46,18 @@ endif
 # More bodies drawn from the API's description, and more mutated ones, than in the suite.
 fuzz: venv
 	OMNISTAGE_LONG_FUZZ=1 $(BIN)/python -m pytest tests/server/http/test_openapi.py \
-	  tests/server/endpoints/test_fuzz.py tests/server/endpoints/realtime/test_realtime_fuzz.py tests/e2e/test_fuzz.py $(ARGS)
+	  tests/server/endpoints/test_fuzz.py tests/server/endpoints/realtime/test_realtime_fuzz.py tests/e2e/inputs/test_fuzz.py $(ARGS)
 
 # Every way to share an engine's work among processes, against one process, each with a kill. Ranks of engines in the tests'
 # own process wait as those of stages do.
 parallel: export VLLM_USE_SPINLOOP_EXT := 1
 parallel: venv
-	OMNISTAGE_PARALLEL=1 $(BIN)/python -m pytest --log-cli-level INFO tests/e2e/test_parallel.py $(ARGS)
-	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_tts.py -k equal_the_package
-	OMNISTAGE_STAGE=thinker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_qwen2_5_omni.py -k equals_the_reference
-	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_qwen2_5_omni.py -k equals_the_reference
-	OMNISTAGE_STAGE=thinker.pipeline_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_parity.py -k reads_the_prefix_cache
-	OMNISTAGE_REPEATS=1 OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/e2e/test_text_ranks.py
+	OMNISTAGE_PARALLEL=1 $(BIN)/python -m pytest --log-cli-level INFO tests/e2e/placement/test_parallel.py $(ARGS)
+	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/speech/test_tts.py -k equal_the_package
+	OMNISTAGE_STAGE=thinker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/speech/test_qwen2_5_omni.py -k equals_the_reference
+	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/speech/test_qwen2_5_omni.py -k equals_the_reference
+	OMNISTAGE_STAGE=thinker.pipeline_parallel_size=2 $(BIN)/python -m pytest tests/e2e/answers/test_parity.py -k reads_the_prefix_cache
+	OMNISTAGE_REPEATS=1 OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/e2e/placement/test_text_ranks.py
 	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/test_text.py
 	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/models/test_hidden_states.py -k transformers
 	OMNISTAGE_SIZES='{"pipeline_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/models/test_hidden_states.py -k transformers
@@ -99,7 +99,7 @@ browser: venv
 	$(BIN)/python -m pip install --quiet playwright
 	npm install --silent --prefix $(AGENTS) @openai/agents-realtime@0.20.0 zod
 	OMNISTAGE_AGENTS_JS=$(AGENTS)/node_modules/@openai/agents-realtime/dist/bundle/openai-realtime-agents.umd.js \
-	  $(BIN)/python -m pytest tests/e2e/test_browser.py tests/server/endpoints/realtime/test_realtime_agents_in_a_page.py $(ARGS)
+	  $(BIN)/python -m pytest tests/e2e/api/test_browser.py tests/server/endpoints/realtime/test_realtime_agents_in_a_page.py $(ARGS)
 
 exact: venv
 	PYTHONPATH=tests $(BIN)/python tools/gpu/exact.py $(ARGS)
@@ -148,7 +148,7 @@ gpu-ranks: venv
 
 # Two Ray nodes on this machine: the tiny Qwen3-Omni across them, and a node that is killed.
 nodes: venv
-	OMNISTAGE_LONG_NODES=1 $(BIN)/python -m pytest tests/e2e/test_nodes.py $(ARGS)
+	OMNISTAGE_LONG_NODES=1 $(BIN)/python -m pytest tests/e2e/placement/test_nodes.py $(ARGS)
 
 # Keys and values from an engine's blocks to a pipeline's tensors; ARGS="--connector tcp --layout cpu --dtype float32".
 kv-speed: venv

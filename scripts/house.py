@@ -126,7 +126,7 @@ def trace_spoken_chat() -> BodyTrace:
     """One streamed chat with text and sound over fake stages."""
     sys.path.insert(0, str(ROOT / "tests"))
     import httpx
-    from support.gateway import MODEL, OMNI, running_gateway
+    from support.gateway.serving import MODEL, OMNI, running_gateway
 
     trace = BodyTrace()
     body: dict[str, Any] = {

@@ -39,8 +39,8 @@ connect.__kwdefaults__["open_timeout"] = 600.0
 SPAWNED = Path(__file__).parent / "support" / "spawned"
 
 if TYPE_CHECKING:
-    from support.qwen2_5_omni_reference import Qwen2_5Reference
-    from support.reference import Reference
+    from support.oracles.qwen2_5_omni import Qwen2_5Reference
+    from support.oracles.reference import Reference
 
 
 SESSION_SERVERS = ("server", "images", "omni")  # fixtures of the conftest of this room
@@ -182,7 +182,7 @@ def tiny_folder(name: str, writer: str) -> object:
     return folder
 
 
-tiny_text = tiny_folder("tiny-text", "support.tiny_text:write_tiny_text")
+tiny_text = tiny_folder("tiny-text", "support.models.tiny_text:write_tiny_text")
 tiny_qwen2_5_omni = tiny_folder(
     "tiny-qwen2.5-omni", "omnistage.stages.qwen2_5_omni.checkpoint.tiny:write_tiny_checkpoint"
 )
@@ -217,7 +217,7 @@ def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reference(tiny_checkpoint: Path) -> "Reference":
     """transformers over the tiny checkpoint."""
-    from support.reference import Reference
+    from support.oracles.reference import Reference
 
     return Reference(str(tiny_checkpoint))
 
@@ -225,7 +225,7 @@ def reference(tiny_checkpoint: Path) -> "Reference":
 @pytest.fixture(scope="session")
 def qwen2_5_reference(tiny_qwen2_5_omni: Path) -> "Qwen2_5Reference":
     """transformers over the tiny Qwen2.5-Omni."""
-    from support.qwen2_5_omni_reference import Qwen2_5Reference
+    from support.oracles.qwen2_5_omni import Qwen2_5Reference
 
     return Qwen2_5Reference(str(tiny_qwen2_5_omni))
 

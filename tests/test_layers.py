@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.layers import (
+from support.repository.layers import (
     BARE_PIPELINE,
     BESIDE,
     COMMAND_LINE,

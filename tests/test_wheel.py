@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from support.packages import ROOT, Built, Environment, borrowing_environment, build
+from support.repository.packages import ROOT, Built, Environment, borrowing_environment, build
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

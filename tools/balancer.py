@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from support import fake_server
-from support.gateway import MODEL as FAKE
+from support.fakes import server as fake_server
+from support.gateway.serving import MODEL as FAKE
 from support.ports import free_port
 from under_load import (
     NUM_CLIENTS,

@@ -25,10 +25,10 @@ import diffusers
 import numpy as np
 import numpy.typing as npt
 import torch
+from support.models.wan import make_wan
 from support.tiny_pipelines.build import build
 from support.tiny_pipelines.calls import arguments
 from support.tiny_pipelines.compare import arrays, short_calls
-from support.wan import make_wan
 
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from support.chaos import (
+from support.faults.chaos import (
     HELLO,
     Outcome,
     allowed_s,
@@ -22,7 +22,7 @@ from support.chaos import (
     traces,
     victims,
 )
-from support.server import TinyServer, launch, running_server
+from support.servers.server import TinyServer, launch, running_server
 
 from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 

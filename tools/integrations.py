@@ -10,8 +10,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from support.gateway import OMNI, running_gateway
-from support.snippets import SERVER
+from support.gateway.serving import OMNI, running_gateway
+from support.repository.snippets import SERVER
 
 PAGE = (Path(__file__).parent.parent / "docs" / "integrations.md").read_text(encoding="utf-8")
 NAMES = {"served_model_name": ["omni", "tts-1", "whisper-1"], "voice_aliases": {"alloy": "ethan"}}

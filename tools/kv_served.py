@@ -17,7 +17,7 @@ import yaml
 from kv_speed import DTYPES, HEAD, HEADS, LAYERS, LENGTHS, token_bytes
 from rich.console import Console
 from rich.table import Table
-from support.server import TinyServer, running_server
+from support.servers.server import TinyServer, running_server
 
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.bagel.checkpoint.tiny import write_tiny_bagel

@@ -18,7 +18,7 @@ from statistics import median
 import torch
 from rich.console import Console
 from rich.table import Table
-from support.kv_layers import Layer, side_by_side, transposed
+from support.bridge.kv_layers import Layer, side_by_side, transposed
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver

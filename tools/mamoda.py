@@ -22,9 +22,9 @@ import httpx
 import torch
 import yaml
 from diffusers import AutoencoderKLWan, FlowMatchEulerDiscreteScheduler
-from support.server import running_server
+from support.models.tiny_vision import write_tiny_vision
+from support.servers.server import running_server
 from support.tiny_pipelines.compare import compare
-from support.tiny_vision import write_tiny_vision
 from transformers import AutoConfig, AutoTokenizer, Qwen3VLForConditionalGeneration
 
 from omnistage.stage_configs.pick import GRAPHS

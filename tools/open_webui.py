@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 from page import browser_path
 from playwright.sync_api import Page, Response, sync_playwright
-from support.gateway import IMAGES, OMNI, running_gateway
-from support.pictures import png
+from support.gateway.serving import IMAGES, OMNI, running_gateway
+from support.media.pictures import png
 from support.ports import free_port
 
 ROOT = Path(__file__).parent.parent

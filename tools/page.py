@@ -28,10 +28,10 @@ from page_flows import (
     transcription,
 )
 from playwright.sync_api import Browser, Page, sync_playwright
-from support.gateway import MIXED, running_gateway
-from support.page import running_page
-from support.server import running_server
-from support.sounds import wav_of
+from support.gateway.serving import MIXED, running_gateway
+from support.media.sounds import wav_of
+from support.servers.page import running_page
+from support.servers.server import running_server
 
 from omnistage.bench.realtime.voice import synthesized
 from omnistage.demo.examples import spoken_question

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.snippets import SERVER, Section, check_json, sections, servers
+from support.repository.snippets import SERVER, Section, check_json, sections, servers
 
 LIMIT_S = 120
 

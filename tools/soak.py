@@ -25,12 +25,12 @@ from pathlib import Path
 import httpx
 from rich.console import Console
 from rich.table import Table
-from support.chaos import NUM_STREAMS, chaos_graph, is_there, open_files, victims
-from support.hostile_bodies import Target
-from support.hostile_soak import HostileSoak
-from support.image_requests import picture_server
-from support.prompts import QUESTIONS
-from support.server import Reply, TinyServer, assert_same_sound, running_server
+from support.api.prompts import QUESTIONS
+from support.faults.chaos import NUM_STREAMS, chaos_graph, is_there, open_files, victims
+from support.hostile.bodies import Target
+from support.hostile.soak import HostileSoak
+from support.servers.image_requests import picture_server
+from support.servers.server import Reply, TinyServer, assert_same_sound, running_server
 
 from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX
 from omnistage.stages.diffusion.checkpoint import write_tiny

@@ -32,10 +32,10 @@ import yaml
 from references.dreamid_omni_scenes import face_file, voice_file
 from rich.console import Console
 from soak import memory_kb
-from support.chaos import open_files, open_targets
-from support.pictures import pixels_of
-from support.prompts import data_url
-from support.server import TinyServer, check_that_nothing_is_held, running_server
+from support.api.prompts import data_url
+from support.faults.chaos import open_files, open_targets
+from support.media.pictures import pixels_of
+from support.servers.server import TinyServer, check_that_nothing_is_held, running_server
 
 from omnistage.connectors.sweep import PREFIX
 from omnistage.stage_configs.families import FAMILIES

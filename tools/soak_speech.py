@@ -29,8 +29,8 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 from soak import memory_kb
-from support.chaos import victims
-from support.server import TinyServer, assert_same_sound, decoded, running_server
+from support.faults.chaos import victims
+from support.servers.server import TinyServer, assert_same_sound, decoded, running_server
 
 from omnistage.stage_configs.families import FAMILIES
 

@@ -26,10 +26,10 @@ from page import NO_BROWSER, browser_path
 from page_flows import opened
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
-from support.drawings import faults, seen
-from support.pictures import pixels_of
+from support.media.pictures import pixels_of
+from support.oracles.drawings import faults, seen
+from support.oracles.recordings import heard
 from support.ports import free_port
-from support.recordings import heard
 
 from omnistage.demo.examples import QUESTION
 from omnistage.demo.offer import MODES

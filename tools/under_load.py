@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import psutil
 from rich.console import Console
-from support.gateway import MODEL as FAKE
+from support.gateway.serving import MODEL as FAKE
 
 NUM_CLIENTS = 4
 STRIKE_AFTER_S = 2.0

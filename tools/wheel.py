@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from support.packages import Environment, build, call
 from support.ports import free_port
-from support.server import is_ready
+from support.repository.packages import Environment, build, call
+from support.servers.server import is_ready
 
 START_S, STOP_S = 600.0, 60.0
 QUESTION = {

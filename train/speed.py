@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import psutil
 from language.texts import to_speak
-from support.server import TinyServer, running_server
+from support.servers.server import TinyServer, running_server
 from voices import SPEAKERS
 
 MIB = 2**20

@@ -7,7 +7,7 @@ from collections import Counter
 import httpx
 from image.sheet import held_out
 from language.questions import question
-from support.drawings import asked
+from support.oracles.drawings import asked
 
 
 def wishes(count: int) -> list[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_openai import wav
+from support.bench.fake_openai import wav
 
 from omnistage.bench.audio import AudioError, AudioMeter, decoded_bytes
 from omnistage.server.media.audio.wav import wav_header

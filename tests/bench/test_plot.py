@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree
 
-from support.bench_levels import FAILED, SPOKEN, level, report
+from support.bench.levels import FAILED, SPOKEN, level, report
 
 from omnistage.bench.plot import panels, to_svg
 

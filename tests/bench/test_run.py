@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.fake_openai import MODEL, FakeOpenAI, Script
+from support.bench.fake_openai import MODEL, FakeOpenAI, Script
 from support.virtual_time import VirtualTimeLoop, run_virtual
 
 from omnistage.bench.client import ServerError

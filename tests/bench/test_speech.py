@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.fake_openai import FakeOpenAI, Script
+from support.bench.fake_openai import FakeOpenAI, Script
 from support.virtual_time import run_virtual
 from typer.testing import CliRunner
 

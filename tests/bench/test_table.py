@@ -3,7 +3,7 @@
 import io
 
 from rich.console import Console
-from support.bench_levels import FAILED, SPOKEN, level
+from support.bench.levels import FAILED, SPOKEN, level
 
 from omnistage.bench.table import complaints, level_table, overview_table, rates_line
 

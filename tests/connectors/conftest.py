@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.channel_ends import NAMES, Ends, Folder
-from support.notes import NOTES
-from support.settled import settled_connector
+from support.channels.channel_ends import NAMES, Ends, Folder
+from support.channels.notes import NOTES
+from support.channels.settled import settled_connector
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import make_run_directory

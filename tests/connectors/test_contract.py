@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from support.channel_ends import NAMES, Ends, Folder, chunk
-from support.notes import NOTES, Note
-from support.settled import settled_connector
+from support.channels.channel_ends import NAMES, Ends, Folder, chunk
+from support.channels.notes import NOTES, Note
+from support.channels.settled import settled_connector
 from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk, Tensor

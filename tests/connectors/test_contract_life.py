@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.channel_ends import NAMES, Ends, Folder, chunk
-from support.notes import NOTES
-from support.settled import settled_connector
+from support.channels.channel_ends import NAMES, Ends, Folder, chunk
+from support.channels.notes import NOTES
+from support.channels.settled import settled_connector
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.codec import encode

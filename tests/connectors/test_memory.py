@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.notes import NOTES, Note
+from support.channels.notes import NOTES, Note
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.shm import ShmConnector, ShmOptions

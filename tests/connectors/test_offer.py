@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from support.settled import settled_connector
+from support.channels.settled import settled_connector
 from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk, Filling, Tensor

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.notes import NOTES, Note
-from support.settled import settled_connector
+from support.channels.notes import NOTES, Note
+from support.channels.settled import settled_connector
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Connector, NoChannel, Receiver, Sender
@@ -197,8 +197,8 @@ def test_a_channel_that_has_come_to_a_generation_is_not_renewed_to_it(tmp_path: 
 DIE_WHILE_RENEWING = """
 import os, sys
 from pathlib import Path
-from support.victim import die_after
-from support.notes import NOTES
+from support.channels.victim import die_after
+from support.channels.notes import NOTES
 from omnistage.connectors.shm import ShmConnector
 
 connector = ShmConnector(Path(sys.argv[1]))

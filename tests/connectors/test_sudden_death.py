@@ -13,9 +13,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from support import victim
-from support.notes import NOTES
-from support.victim import ADDRESS, OPTIONS, check, check_streamed, pattern
+from support.channels import victim
+from support.channels.notes import NOTES
+from support.channels.victim import ADDRESS, OPTIONS, check, check_streamed, pattern
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
@@ -50,10 +50,10 @@ class Victims:
 
 @pytest.fixture
 def victims(run_directory: Path) -> Iterator[Victims]:
-    command = [sys.executable, "-m", "support.victim", str(run_directory)]
+    command = [sys.executable, "-m", "support.channels.victim", str(run_directory)]
     with subprocess.Popen(
         command,
-        cwd=Path(victim.__file__).parent.parent,
+        cwd=Path(victim.__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -21,7 +21,7 @@ DIE_AFTER_MAKING = (
 DIE_WHILE_REMOVING = """
 import os, sys
 from pathlib import Path
-from support.victim import die_after
+from support.channels.victim import die_after
 from omnistage.connectors.sweep import make_run_directory, sweep
 
 memory, disk = map(Path, sys.argv[1:])

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 from gradio_client import Client
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.page_client import opened
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
+from support.servers.page_client import opened
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from support.fake_openai import MODEL, FakeOpenAI, Script
+from support.bench.fake_openai import MODEL, FakeOpenAI, Script
 
 from omnistage.demo.backend import Backend
 from omnistage.demo.chat import ChatAnswer, ChatSettings, ChatTurn, ask, chat_request, content_of

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import openai
 import pytest
-from support.cascade import CASCADE, SPEECH, TRANSCRIBER
-from support.fake_openai import MODEL as FAKE_MODEL
-from support.fake_openai import FakeOpenAI
-from support.gateway import IMAGES, MIXED, MODEL, OMNI, TEXT_ONLY, running_gateway
+from support.bench.fake_openai import MODEL as FAKE_MODEL
+from support.bench.fake_openai import FakeOpenAI
+from support.gateway.cascade import CASCADE, SPEECH, TRANSCRIBER
+from support.gateway.serving import IMAGES, MIXED, MODEL, OMNI, TEXT_ONLY, running_gateway
 
 from omnistage.demo.backend import Backend
 from omnistage.demo.failure import plain

@@ -8,9 +8,18 @@ from typing import Any
 import httpx
 import pytest
 from gradio_client import Client, handle_file
-from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, WORDS
-from support.gateway import RunningGateway
-from support.page_client import SETTINGS, ask, files, is_skip, last, make, opened, visible_tabs
+from support.fakes.stages import FRAMES, SAMPLES_PER_FRAME, WORDS
+from support.gateway.serving import RunningGateway
+from support.servers.page_client import (
+    SETTINGS,
+    ask,
+    files,
+    is_skip,
+    last,
+    make,
+    opened,
+    visible_tabs,
+)
 
 from omnistage.demo import examples
 from omnistage.demo.pictures import png

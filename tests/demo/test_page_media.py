@@ -8,8 +8,8 @@ import httpx
 import pytest
 from gradio_client import Client, handle_file
 from PIL import Image
-from support.gateway import IMAGES, MIXED, RunningGateway, running_gateway
-from support.page_client import ask, files, last, make, opened, visible_tabs
+from support.gateway.serving import IMAGES, MIXED, RunningGateway, running_gateway
+from support.servers.page_client import ask, files, last, make, opened, visible_tabs
 from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk

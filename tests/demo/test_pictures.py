@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from PIL import Image, ImageDraw
-from support.gateway import IMAGES, MODEL, RunningGateway, running_gateway
+from support.gateway.serving import IMAGES, MODEL, RunningGateway, running_gateway
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.demo.backend import Backend

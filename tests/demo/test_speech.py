@@ -4,8 +4,8 @@ from pathlib import Path
 
 import openai
 import pytest
-from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
-from support.gateway import MODEL, OMNI, TEXT_ONLY, running_gateway
+from support.fakes.stages import FRAMES, SAMPLES_PER_FRAME
+from support.gateway.serving import MODEL, OMNI, TEXT_ONLY, running_gateway
 
 from omnistage.demo.backend import Backend
 from omnistage.demo.examples import spoken_question

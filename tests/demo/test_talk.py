@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.page import running_page
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
+from support.servers.page import running_page
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 

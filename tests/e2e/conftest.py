@@ -13,13 +13,13 @@ import psutil
 import pytest
 import yaml
 from openai import OpenAI
+from support.api.openai_answers import strict_client
 from support.blocked import packages_of_others, without
-from support.chaos import open_files, open_targets
-from support.collector import Collector, running_collector
-from support.drafting import drafting_server
-from support.image_requests import bare_pipeline, picture_server
-from support.openai_answers import strict_client
-from support.server import (
+from support.faults.chaos import open_files, open_targets
+from support.servers.collector import Collector, running_collector
+from support.servers.drafting import drafting_server
+from support.servers.image_requests import bare_pipeline, picture_server
+from support.servers.server import (
     ADMIN_KEY,
     MAX_QUEUE,
     RUNNING,
@@ -27,7 +27,7 @@ from support.server import (
     TinyServer,
     running_server,
 )
-from support.warm_up import warm_up, warm_up_again
+from support.servers.warm_up import warm_up, warm_up_again
 
 from omnistage import Omni
 from omnistage.stage_configs.pick import GRAPHS

@@ -2,7 +2,7 @@
 
 The checkpoint is a tiny one, which is written here:
 
-    PYTHONPATH=.pkg:tests python -m support.tiny_voice_model FOLDER
+    PYTHONPATH=.pkg:tests python -m support.models.tiny_voice_model FOLDER
 
 and read in an environment with qwen-tts 0.1.1 (`pip install --no-deps qwen-tts`), transformers
 4.57.3, librosa and soundfile; what only the package's other tokenizer needs is stubbed:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.meaning import SmallServer, Up
+from support.oracles.meaning import SmallServer, Up
 from support.ports import free_port
-from support.server import TinyServer, check_that_nothing_is_held
+from support.servers.server import TinyServer, check_that_nothing_is_held
 from support.terminal import Terminal
 
 START_S = 300

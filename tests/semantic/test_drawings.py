@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from PIL import Image
-from support.drawings import faults
-from support.meaning import (
+from support.media.pictures import pixels_of
+from support.oracles.drawings import faults
+from support.oracles.meaning import (
     SIDE,
     TIMEOUT_S,
     SmallServer,
@@ -20,8 +21,7 @@ from support.meaning import (
     picture_part,
     text_part,
 )
-from support.pictures import pixels_of
-from support.server import VERIFY, running_server
+from support.servers.server import VERIFY, running_server
 
 pytestmark = pytest.mark.engine
 

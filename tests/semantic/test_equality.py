@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from support.audio import samples_of
-from support.meaning import RED_CIRCLE, SmallServer
-from support.prompts import Question, image_part, plain, question, sound_part, text
-from support.recordings import recording
-from support.reference import Reference
+from support.api.prompts import Question, image_part, plain, question, sound_part, text
+from support.media.audio import samples_of
+from support.oracles.meaning import RED_CIRCLE, SmallServer
+from support.oracles.recordings import recording
+from support.oracles.reference import Reference
 
 from omnistage.stage_configs.models.embedded import CHECKPOINTS
 

@@ -3,8 +3,10 @@
 import httpx
 import pytest
 from ear import words
-from support.audio import RATE_HZ, samples_of
-from support.meaning import (
+from support.media.audio import RATE_HZ, samples_of
+from support.media.recorded import encoded_sound
+from support.media.sounds import wav_of
+from support.oracles.meaning import (
     GREEN_SQUARE,
     RED_CIRCLE,
     TIMEOUT_S,
@@ -12,9 +14,7 @@ from support.meaning import (
     picture_part,
     sound_part,
 )
-from support.recorded import encoded_sound
-from support.recordings import recording
-from support.sounds import wav_of
+from support.oracles.recordings import recording
 
 pytestmark = pytest.mark.engine
 

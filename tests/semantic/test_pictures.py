@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pictures import Scene, Shape, draw
 from PIL import Image
-from support.meaning import (
+from support.oracles.meaning import (
     GREEN_SQUARE,
     RED_CIRCLE,
     SIDE,

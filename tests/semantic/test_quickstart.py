@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.meaning import SmallServer, assert_said
-from support.snippets import ROOT, SERVER, check_json, send, words_of
+from support.oracles.meaning import SmallServer, assert_said
+from support.repository.snippets import ROOT, SERVER, check_json, send, words_of
 
 pytestmark = pytest.mark.engine
 

@@ -4,8 +4,8 @@ import os
 import signal
 
 import pytest
-from support.chaos import ready_again, victims
-from support.meaning import SmallServer, assert_said
+from support.faults.chaos import ready_again, victims
+from support.oracles.meaning import SmallServer, assert_said
 from support.waiting import until
 
 pytestmark = pytest.mark.engine

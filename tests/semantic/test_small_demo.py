@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import small_demo
-from support.audio import samples_of
-from support.meaning import SmallServer, assert_said
+from support.media.audio import samples_of
+from support.oracles.meaning import SmallServer, assert_said
 
 pytestmark = pytest.mark.engine
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from ear import RATE_HZ as EAR_HZ
-from support.audio import RATE_HZ, samples_of
-from support.meaning import (
+from support.media.audio import RATE_HZ, samples_of
+from support.media.sounds import wav_of
+from support.oracles.meaning import (
     SmallServer,
     assert_heard,
     assert_no_tail,
@@ -18,7 +19,6 @@ from support.meaning import (
     speech_body,
     steps_at,
 )
-from support.sounds import wav_of
 
 pytestmark = pytest.mark.engine
 

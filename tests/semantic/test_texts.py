@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from language.tools import WEATHER
-from support.meaning import SmallServer, chat_body
+from support.oracles.meaning import SmallServer, chat_body
 
 pytestmark = pytest.mark.engine
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from ear import errors, words
 from PIL import Image
-from support.drawings import asked, faults, seen
-from support.meaning import SmallServer, chat_body, picture_part, sound_part, text_part
-from support.pictures import pixels_of
-from support.recordings import heard
-from support.snippets import ROOT
+from support.media.pictures import pixels_of
+from support.oracles.drawings import asked, faults, seen
+from support.oracles.meaning import SmallServer, chat_body, picture_part, sound_part, text_part
+from support.oracles.recordings import heard
+from support.repository.snippets import ROOT
 
 from omnistage.demo.examples import spoken_question
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.meaning import SmallServer, Up
+from support.oracles.meaning import SmallServer, Up
 
 pytestmark = pytest.mark.engine
 

@@ -5,10 +5,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from openai import OpenAI
-from support.doors import ONE_SHOT
-from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
+from support.api.doors import ONE_SHOT
+from support.gateway.serving import IMAGES, MODEL, OMNI, RunningGateway, running_gateway
+from support.realtime.client import Talk, talking
+from support.realtime.talk import MANUAL
 
 from omnistage.server.endpoints.realtime import realtime
+from omnistage.server.realtime.ahead import answer_ahead
 
 
 @pytest.fixture
@@ -21,6 +24,22 @@ def by_loudness(monkeypatch: pytest.MonkeyPatch) -> None:
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     with running_gateway(tmp_path_factory.mktemp("gateway"), OMNI) as running:
         yield running
+
+
+@pytest.fixture
+def talk(gateway: RunningGateway, request: pytest.FixtureRequest) -> Iterator[Talk]:
+    """A session whose turns are ended by hand, unless the server hears them `by_loudness`."""
+    with talking(gateway, f"?model={MODEL}") as talk:
+        if "by_loudness" not in request.fixturenames:
+            talk.update(**MANUAL)
+        yield talk
+        talk.order.end()
+
+
+@pytest.fixture
+def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer ahead waits for the end of its turn however long this machine stands still."""
+    monkeypatch.setattr(answer_ahead, "MAX_WAIT_S", 600.0)
 
 
 @pytest.fixture(scope="session")

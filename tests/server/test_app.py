@@ -5,10 +5,10 @@ from pathlib import Path
 import httpx
 import pytest
 from openai import OpenAI
-from support.described import assert_described
-from support.fake_stages import LENGTHS
-from support.gateway import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
-from support.openai_answers import strict_client
+from support.api.described import assert_described
+from support.api.openai_answers import strict_client
+from support.fakes.stages import LENGTHS
+from support.gateway.serving import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
 from support.waiting import wait_until
 
 from omnistage.stages.vllm.family import TEXT_ONLY as NOTE

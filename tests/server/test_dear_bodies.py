@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from support.dear_bodies import DEAR, REFUSED_BY_A_STAGE, Dear, chat
-from support.doors import ONE_SHOT
-from support.served import Served
+from support.api.doors import ONE_SHOT
+from support.fakes.served import Served
+from support.hostile.dear_bodies import DEAR, REFUSED_BY_A_STAGE, Dear, chat
 
 # Some took the gateway's process minutes. What is left is mostly reading up to 32 MiB.
 MAX_CPU_S = 3.0

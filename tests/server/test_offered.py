@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from support.api.described import assert_described
+from support.api.doors import ONE_SHOT
 from support.certificates import certificate, trusting
-from support.described import assert_described
-from support.doors import ONE_SHOT
-from support.gateway import OMNI, RunningGateway, running_gateway
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.http.access.cors import Cors
 from omnistage.server.http.access.keys import Keys

@@ -16,7 +16,7 @@ from support.ports import free_port
 from support.terminal import Terminal, screen
 from support.waiting import wait_until
 
-SCRIPT = Path(__file__).parents[1] / "support" / "fake_server.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "fakes" / "server.py"
 NOISE = 40
 STAGES = ("thinker", "talker", "code2wav")
 

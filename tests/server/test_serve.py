@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 from support.certificates import certificate, trusting
-from support.fake_mps import FakeMps
-from support.gateway import MODEL
-from support.served import Served
+from support.fakes.mps import FakeMps
+from support.fakes.served import Served
+from support.gateway.serving import MODEL
 from support.waiting import wait_until
 
 from omnistage.connectors.sweep import sweep

@@ -10,8 +10,8 @@ from typing import Any
 import av
 import httpx
 import pytest
-from support.doors import ONE_SHOT
-from support.served import Served
+from support.api.doors import ONE_SHOT
+from support.fakes.served import Served
 from support.waiting import wait_until
 
 from omnistage.server.tasks.videos.job import FILES

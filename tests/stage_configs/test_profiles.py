@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gateway import OMNI
+from support.gateway.serving import OMNI
 
 from omnistage.stage_configs import profiles
 from omnistage.stage_configs.graph import StageGraph

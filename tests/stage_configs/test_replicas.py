@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.gateway import OMNI
+from support.gateway.serving import OMNI
 
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph

@@ -1,7 +1,7 @@
 """Where spans go, and what engines are told of it."""
 
 import pytest
-from support.gateway import OMNI
+from support.gateway.serving import OMNI
 
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.traces import traces_url, with_traces

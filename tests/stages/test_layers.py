@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support.layers import (
+from support.repository.layers import (
     ATTENTION_OF_VLLM,
     BESIDE,
     DIFFUSION,

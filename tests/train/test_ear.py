@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from ear import RATE_HZ, errors, hearable, words
-from support.audio import samples_of
-from support.recordings import SAID, ear, heard, recording
+from support.media.audio import samples_of
+from support.oracles.recordings import SAID, ear, heard, recording
 
 WORD = RATE_HZ * 2 // 5  # samples: a word's, roughly
 

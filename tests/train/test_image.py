@@ -10,8 +10,8 @@ from image.draw import Drawer
 from image.parts import NUM_DROPPED, TEMPLATE, make_tokenizer, new_vae, pipeline
 from image.render import contents, render
 from image.scenes import KINDS, Drawing, Thing, drawing
-from support import drawings
-from support.drawings import faults, seen
+from support.oracles import drawings
+from support.oracles.drawings import faults, seen
 from world import COLOURS, is_held_out
 
 NUM_PROMPTS = 300

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
-from support.chaos import WORKER, command_of
-from support.server import TinyServer
+from support.faults.chaos import WORKER, command_of
+from support.servers.server import TinyServer
 
 SHOWN = 0.05  # cores
 

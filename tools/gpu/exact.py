@@ -25,10 +25,10 @@ import torch
 import yaml
 from rich.console import Console
 from rich.table import Table
-from support.agreement import ours, random_prompts, reference
-from support.prompts import QUESTIONS, Question, video_bytes, video_question
-from support.reference import Answer, Reference
-from support.server import Reply, TinyServer, running_server
+from support.api.prompts import QUESTIONS, Question, video_bytes, video_question
+from support.oracles.agreement import ours, random_prompts, reference
+from support.oracles.reference import Answer, Reference
+from support.servers.server import Reply, TinyServer, running_server
 
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint

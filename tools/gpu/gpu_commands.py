@@ -23,8 +23,8 @@ import httpx
 import torch
 import yaml
 from rich.console import Console
-from support.server import ADMIN_KEY, TinyServer, running_server
-from support.tiny_text import write_tiny_text
+from support.models.tiny_text import write_tiny_text
+from support.servers.server import ADMIN_KEY, TinyServer, running_server
 from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3OmniMoeForConditionalGeneration
 

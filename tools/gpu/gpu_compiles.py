@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.request_kinds import ADAPTER, KINDS, compiled_by
-from support.text_loras import write_text_lora
-from support.text_stage import LORA, running_text
-from support.tiny_text import write_tiny_text
+from support.models.text_loras import write_text_lora
+from support.models.tiny_text import write_tiny_text
+from support.servers.request_kinds import ADAPTER, KINDS, compiled_by
+from support.stages.text_stage import LORA, running_text
 from transformers import Qwen3ForCausalLM
 
 from omnistage.stages.worker.failure import RequestError

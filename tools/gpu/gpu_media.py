@@ -34,8 +34,7 @@ from overlap import BLOCK, Answer, streamed
 from realtime_texts import GAP_NATS, NUM_TOP, gap_of
 from rich.console import Console
 from rich.table import Table
-from support.printing import say
-from support.prompts import (
+from support.api.prompts import (
     RATE,
     image_part,
     picture,
@@ -45,7 +44,8 @@ from support.prompts import (
     video_bytes,
     video_part,
 )
-from support.server import TinyServer, mps_option, running_server
+from support.printing import say
+from support.servers.server import TinyServer, mps_option, running_server
 
 from omnistage.stage_configs.pick import GRAPHS
 

@@ -40,9 +40,9 @@ import torch
 import yaml
 from ranks_table import ONE, WAYS, Pictures, Round, engine_of, is_right, line_of, table_of
 from rich.console import Console
-from support.pictures import pixels_of
+from support.media.pictures import pixels_of
 from support.printing import say
-from support.server import ADMIN_KEY, TinyServer, running_server
+from support.servers.server import ADMIN_KEY, TinyServer, running_server
 
 from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.rules.parallel import num_ranks
@@ -53,7 +53,7 @@ PROMPT = "a fox in the snow, watercolour, number {}"
 GUIDED = {"negative_prompt": "blurred", "true_cfg_scale": 4.0}
 LONG = 100  # steps of the request that a rank's failure meets
 KEY = {"authorization": f"Bearer {ADMIN_KEY}"}
-EXTENSION = "support.rank_extension.Extension"
+EXTENSION = "support.denoising.rank_extension.Extension"
 
 
 class PeakMemory:

@@ -18,9 +18,9 @@ from busy import cores
 from candidates import Candidate, Subject
 from judging import LENGTHS, USUAL, Answer, Lengths, ask_all, judge, nan_steps, prompts
 from rich.console import Console
-from support.chaos import victims
+from support.faults.chaos import victims
 from support.printing import say
-from support.server import TinyServer, mps_option, running_server
+from support.servers.server import TinyServer, mps_option, running_server
 from turns import conversations, converse_all, rows_of, table_of
 
 AFTER_A_KILL, NUM_ALONE = 8, 16

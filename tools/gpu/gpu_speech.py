@@ -45,7 +45,7 @@ from speech_asking import (
     store_voice,
 )
 from support.printing import say
-from support.server import ADMIN_KEY, TinyServer, running_server
+from support.servers.server import ADMIN_KEY, TinyServer, running_server
 
 from omnistage.bench.speech import Texts
 from omnistage.stage_configs.pick import GRAPHS

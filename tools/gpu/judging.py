@@ -9,7 +9,7 @@ from http.client import SERVICE_UNAVAILABLE
 import httpx
 import numpy as np
 from support.printing import say
-from support.server import TinyServer
+from support.servers.server import TinyServer
 
 NUM_WORDS = 66
 MAX_TOKENS = 64

@@ -28,9 +28,9 @@ import yaml
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
+from support.api.prompts import image_part, picture, text
 from support.printing import say
-from support.prompts import image_part, picture, text
-from support.server import TinyServer, mps_option, running_server
+from support.servers.server import TinyServer, mps_option, running_server
 
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import httpx
 import numpy as np
 import numpy.typing as npt
-from support.server import TinyServer
+from support.servers.server import TinyServer
 
 from omnistage.bench.realtime.voice import RATE_HZ, synthesized
 from omnistage.server.media.audio.wav import wav_header

@@ -25,9 +25,9 @@ import yaml
 from overlap import BLOCK, Answer, ask
 from rich.console import Console
 from rich.table import Table
+from support.api.prompts import RATE, image_part, picture, sound, sound_part, text
 from support.printing import say
-from support.prompts import RATE, image_part, picture, sound, sound_part, text
-from support.server import TinyServer, mps_option, running_server
+from support.servers.server import TinyServer, mps_option, running_server
 
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder

@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
-from support import fake_stages
-from support.fake_stages import SAMPLES_PER_FRAME
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.realtime_tools import TOOL_TEXT, Speaker, tool_call
+from support.fakes import stages as fake_stages
+from support.fakes.stages import SAMPLES_PER_FRAME
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
+from support.realtime.tools import TOOL_TEXT, Speaker, tool_call
 
 from omnistage.server.endpoints.realtime import realtime
 

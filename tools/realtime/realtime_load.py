@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 from realtime_servers import Memory, fakes, tiny
-from support.barge_in import BargeIn, barge_in
 from support.printing import say
-from support.realtime import silence, speech_like
-from support.server import TinyServer
+from support.realtime.barge_in import BargeIn, barge_in
+from support.realtime.client import silence, speech_like
+from support.servers.server import TinyServer
 from websockets.asyncio.client import connect
 
 PIECE_S = 0.1

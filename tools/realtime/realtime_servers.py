@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from support import fake_stages
-from support.gateway import OMNI, running_gateway
+from support.fakes import stages as fake_stages
+from support.gateway.serving import OMNI, running_gateway
 from support.printing import say
-from support.server import running_server
+from support.servers.server import running_server
 
 from omnistage.bench.run import probe_lag
 from omnistage.server.realtime.voice.detectors import EnergyDetector, Probabilities

@@ -26,7 +26,7 @@ from realtime_texts import INSTRUCTIONS, compare
 from rich.console import Console
 from rich.table import Table
 from support.printing import say
-from support.server import TinyServer, mps_option, running_server
+from support.servers.server import TinyServer, mps_option, running_server
 
 from omnistage.bench.metrics import summarize
 from omnistage.bench.realtime.report import SessionsLevel, SessionsReport, TurnSample

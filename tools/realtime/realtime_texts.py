@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 from judging import nan_steps
 from support.printing import say
-from support.server import TinyServer
+from support.servers.server import TinyServer
 from websockets.sync.client import ClientConnection, connect
 
 from omnistage.bench.realtime.voice import Samples, synthesized

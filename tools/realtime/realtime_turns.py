@@ -33,7 +33,7 @@ from judging import MIN_SAME_FIRST_CODES, Answer, Lengths, ask_all, nan_steps, p
 from rich.console import Console
 from rich.table import Table
 from support.printing import say
-from support.server import TinyServer, mps_option, running_server
+from support.servers.server import TinyServer, mps_option, running_server
 from websockets.sync.client import connect
 
 from omnistage.bench.realtime.voice import Samples, synthesized

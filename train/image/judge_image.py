@@ -21,7 +21,7 @@ from image.render import contents, render
 from image.scenes import Drawing
 from image.sheet import GUIDANCE, STEPS, held_out
 from PIL import Image
-from support.drawings import faults
+from support.oracles.drawings import faults
 
 Pixels = npt.NDArray[np.uint8]
 Draw = Callable[[Sequence[Drawing], Sequence[int]], list[Pixels]]

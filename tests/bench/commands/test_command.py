@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from support.fake_openai import MODEL, FakeOpenAI, Script
+from support.bench.fake_openai import MODEL, FakeOpenAI, Script
 from support.ports import refusing_port
 from typer.testing import CliRunner
 

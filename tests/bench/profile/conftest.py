@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.profiles import run, span, write
+from support.bench.profiles import run, span, write
 
 
 @pytest.fixture

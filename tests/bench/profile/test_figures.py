@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.profiles import EPOCH_NS, Event, content, profile_of_events, run, span
+from support.bench.profiles import EPOCH_NS, Event, content, profile_of_events, run, span
 
 from omnistage.bench.profile.figures import Profile, Recorded, profile_of
 from omnistage.bench.profile.intervals import Intervals, TimeWindow, shares, union

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.profiles import EPOCH_NS, Event, content, named, read, run
+from support.bench.profiles import EPOCH_NS, Event, content, named, read, run
 
 from omnistage.bench.profile import merge
 from omnistage.bench.profile.merge import MergedTrace

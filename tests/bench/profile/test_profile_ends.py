@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_openai import Reply
-from support.profiled import ONE, bench, said
-from support.profiles import ProfiledServer, content
+from support.bench.fake_openai import Reply
+from support.bench.profiled import ONE, bench, said
+from support.bench.profiles import ProfiledServer, content
 from typer.testing import CliRunner
 
 from omnistage.bench.profile import session

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_openai import PATHS, Reply
-from support.profiled import KEY, ONE, bench, said
-from support.profiles import ProfiledServer, read
+from support.bench.fake_openai import PATHS, Reply
+from support.bench.profiled import KEY, ONE, bench, said
+from support.bench.profiles import ProfiledServer, read
 
 from omnistage.bench.profile import session
 from omnistage.bench.report import Report

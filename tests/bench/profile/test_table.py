@@ -3,7 +3,7 @@
 import io
 
 from rich.console import Console
-from support.profiles import profile_of_events, run, span
+from support.bench.profiles import profile_of_events, run, span
 
 from omnistage.bench.profile.figures import Profile
 from omnistage.bench.profile.table import NAME_LETTERS, show_profile

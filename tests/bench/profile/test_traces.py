@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.profiles import EPOCH_NS, content, run, write
+from support.bench.profiles import EPOCH_NS, content, run, write
 
 from omnistage.bench.profile import traces
 from omnistage.bench.profile.traces import ProfileTrace, TraceError, read_trace

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import fake_stages
-from support.gateway import OMNI, TEXT_ONLY, RunningGateway, running_gateway
-from support.sounds import tone, wav_of
+from support.fakes import stages as fake_stages
+from support.gateway.serving import OMNI, TEXT_ONLY, RunningGateway, running_gateway
+from support.media.sounds import tone, wav_of
 from typer.testing import CliRunner
 
 from omnistage.server import cli

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.sounds import tone, wav_of
+from support.media.sounds import tone, wav_of
 
 from omnistage.bench.realtime.voice import RATE_HZ, Script, read, silence, synthesized
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from support.nodes import PATIENT, Nodes
+from support.channels.nodes import PATIENT, Nodes
 
 numbers = count()
 

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.nodes import chunk
-from support.notes import NOTES
+from support.channels.nodes import chunk
+from support.channels.notes import NOTES
 
 from omnistage.connectors.ring import CLOCK_AHEAD_NS, WORD
 from omnistage.connectors.shm import ShmConnector

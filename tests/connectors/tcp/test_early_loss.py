@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.nodes import LOOPBACK, PATIENT, Node, read_all
+from support.channels.nodes import LOOPBACK, PATIENT, Node, read_all
 from support.waiting import wait_until
 
 from omnistage.connectors.ring import RING_START

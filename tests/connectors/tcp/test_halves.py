@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.nodes import chunk
+from support.channels.nodes import chunk
 
 from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.shm import ShmConnector

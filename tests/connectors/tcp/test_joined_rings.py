@@ -6,9 +6,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from support.nodes import PATIENT, Nodes, chunk, received
-from support.notes import NOTES, Note
-from support.stopping import stopped
+from support.channels.nodes import PATIENT, Nodes, chunk, received
+from support.channels.notes import NOTES, Note
+from support.faults.stopping import stopped
 from support.waiting import wait_until
 
 from omnistage.connectors.contract import Receiver, Sender

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.nodes import PATIENT, Nodes, chunk, received
+from support.channels.nodes import PATIENT, Nodes, chunk, received
 from support.waiting import wait_until
 
 from omnistage.connectors.tcp import node_link

@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 import pytest
-from support.nodes import Nodes, chunk, nothing_comes, received
-from support.notes import Note
+from support.channels.nodes import Nodes, chunk, nothing_comes, received
+from support.channels.notes import Note
 from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk, Tensor

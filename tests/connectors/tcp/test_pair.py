@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.nodes import chunk, received
-from support.notes import NOTES
+from support.channels.nodes import chunk, received
+from support.channels.notes import NOTES
 from support.waiting import wait_until
 
 from omnistage.connectors import connector_type, make_connector

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
-from support.nodes import LOOPBACK
+from support.channels.nodes import LOOPBACK
 from support.waiting import wait_until
 
 from omnistage.connectors.tcp import connection, link

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from support.certificates import certificate
-from support.nodes import (
+from support.channels.nodes import (
     LOOPBACK,
     PATIENT,
     Nodes,

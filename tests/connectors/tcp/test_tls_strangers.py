@@ -12,7 +12,7 @@ from queue import Queue
 import pytest
 from msgspec.structs import replace
 from support.certificates import certificate
-from support.nodes import LOOPBACK, PATIENT
+from support.channels.nodes import LOOPBACK, PATIENT
 from support.waiting import wait_until
 
 from omnistage.connectors.tcp import strangers as strangers_module

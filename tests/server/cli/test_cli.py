@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.command_line import plain, runner
+from support.repository.command_line import plain, runner
 
 from omnistage.server import cli
 from omnistage.stage_configs.graph import StageGraph

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 from support.certificates import certificate
-from support.onnx_files import model
+from support.models.onnx_files import model
 from support.ports import free_port
 from typer.testing import CliRunner
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from starlette.datastructures import Headers
-from support.command_line import plain, runner
+from support.repository.command_line import plain, runner
 
 from omnistage.server import cli
 from omnistage.server.options.bounds import SessionBounds

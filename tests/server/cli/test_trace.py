@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from support.chats import TEXT, URL, spoken
-from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
+from support.gateway.chats import TEXT, URL, spoken
+from support.gateway.serving import IMAGES, OMNI, RunningGateway, running_gateway
 from support.ports import free_port
 from typer.testing import CliRunner, Result
 

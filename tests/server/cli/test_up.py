@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 from support.certificates import certificate
-from support.gateway import OMNI, running_gateway
+from support.gateway.serving import OMNI, running_gateway
 from support.ports import free_port
 from support.waiting import wait_until
 from typer.testing import CliRunner, Result

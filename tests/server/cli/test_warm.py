@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_stages import FakeStage
-from support.gateway import OMNI
-from support.offline import FakeStages
+from support.fakes.stages import FakeStage
+from support.gateway.offline import FakeStages
+from support.gateway.serving import OMNI
 from typer.testing import CliRunner, Result
 
 from omnistage import Omni

@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 import numpy as np
 from PIL import Image
-from support.fake_server import DECODE_BYTES
-from support.gateway import MODEL
-from support.pictures import png
+from support.fakes.server import DECODE_BYTES
+from support.gateway.serving import MODEL
+from support.media.pictures import png
 from support.waiting import wait_until
 
 from omnistage.server.media.images import MAX_INPUT_PIXELS
 
-SCRIPT = Path(__file__).parents[2] / "support" / "fake_server.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "fakes" / "server.py"
 MIB = 1 << 20
 SETTLED_BYTES = 32 * MIB  # what a process may be larger after large requests
 SIDE = 4096

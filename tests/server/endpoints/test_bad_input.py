@@ -2,9 +2,9 @@
 
 import httpx
 import pytest
-from support import gateway
-from support.bad_input import REFUSED_BY_STAGES, REFUSED_BY_THE_GATEWAY
-from support.bad_parts import MODEL, Bad
+from support.gateway import serving as gateway
+from support.hostile.bad_input import REFUSED_BY_STAGES, REFUSED_BY_THE_GATEWAY
+from support.hostile.bad_parts import MODEL, Bad
 
 
 @pytest.mark.parametrize("bad", REFUSED_BY_THE_GATEWAY, ids=lambda bad: bad.name)

@@ -4,9 +4,9 @@ import asyncio
 import time
 from pathlib import Path
 
-from support.bodies import chat_request
-from support.fake_stages import FakeGraph
-from support.gateway import OMNI, SharedConnector, outputs_of
+from support.api.bodies import chat_request
+from support.fakes.stages import FakeGraph
+from support.gateway.serving import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk

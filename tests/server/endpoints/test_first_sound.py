@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
-from support.chats import TEXT, URL, spoken
-from support.gateway import MODEL, OMNI, SYNTH, RunningGateway, running_gateway
-from support.realtime import talking
+from support.gateway.chats import TEXT, URL, spoken
+from support.gateway.serving import MODEL, OMNI, SYNTH, RunningGateway, running_gateway
+from support.realtime.client import talking
 from support.waiting import wait_until
 from websockets.sync.client import connect
 

@@ -2,7 +2,7 @@
 
 import httpx
 from hypothesis import given
-from support.fuzz import BODIES, PROMPTS, assert_answered, bodies, fuzzed, num_cases
+from support.hostile.fuzz import BODIES, PROMPTS, assert_answered, bodies, fuzzed, num_cases
 
 COUNT = num_cases(400, 1000)
 

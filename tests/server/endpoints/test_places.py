@@ -11,9 +11,16 @@ import httpx
 import pytest
 from fastapi import Request as HttpRequest
 from fastapi import Response
-from support.fake_stages import WORDS, FakeGraph
-from support.gateway import IMAGES, MODEL, OMNI, RunningGateway, SharedConnector, running_gateway
-from support.pictures import png
+from support.fakes.stages import WORDS, FakeGraph
+from support.gateway.serving import (
+    IMAGES,
+    MODEL,
+    OMNI,
+    RunningGateway,
+    SharedConnector,
+    running_gateway,
+)
+from support.media.pictures import png
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.memory import GivingBack

@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx
 import pytest
-from support.doors import ONE_SHOT
-from support.gateway import EMBEDDING, MODEL, OMNI, running_gateway
-from support.sounds import tone, wav_of
+from support.api.doors import ONE_SHOT
+from support.gateway.serving import EMBEDDING, MODEL, OMNI, running_gateway
+from support.media.sounds import tone, wav_of
 from websockets.sync.client import connect
 
 import omnistage.server

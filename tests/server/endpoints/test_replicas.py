@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from support.described import assert_described
-from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
-from support.metrics_docs import families_in
+from support.api.described import assert_described
+from support.gateway.serving import MODEL, OMNI, RunningGateway, running_gateway
+from support.repository.metrics_docs import families_in
 from support.waiting import wait_until
 
 from omnistage.server.endpoints.present import channel_labels

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.gateway import MODEL, OMNI, running_gateway
+from support.gateway.serving import MODEL, OMNI, running_gateway
 
 from omnistage.server import app
 from omnistage.server.http.access.keys import Keys, is_guarded

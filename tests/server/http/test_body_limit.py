@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
-from support.gateway import RunningGateway
+from support.gateway.serving import RunningGateway
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.http.body_limit import BodyLimit

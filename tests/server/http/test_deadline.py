@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
+from support.gateway.serving import MODEL, OMNI, RunningGateway, running_gateway
 
 URL = "/v1/chat/completions"
 HANG = {"model": MODEL, "messages": [{"role": "user", "content": "hang"}]}

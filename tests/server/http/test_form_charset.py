@@ -2,9 +2,9 @@
 
 import httpx
 import pytest
-from support.image_forms import PNG
-from support.image_forms import URL as EDITS
-from support.transcripts import URL, WAV
+from support.gateway.image_forms import PNG
+from support.gateway.image_forms import URL as EDITS
+from support.gateway.transcripts import URL, WAV
 
 
 def form(client: httpx.Client, url: str, charset: str, file: tuple[str, bytes]) -> httpx.Response:

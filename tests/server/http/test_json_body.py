@@ -4,7 +4,7 @@ import json
 
 import httpx
 import pytest
-from support.gateway import MODEL
+from support.gateway.serving import MODEL
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.json_text import MAX_DEPTH, parse_json

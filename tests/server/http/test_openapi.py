@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from support.fuzz import num_cases
-from support.gateway import OMNI, SYNTH, RunningGateway, making_videos, running_gateway
+from support.gateway.serving import OMNI, SYNTH, RunningGateway, making_videos, running_gateway
+from support.hostile.fuzz import num_cases
 from support.waiting import wait_until
 
 from omnistage.server.http.access.keys import Keys

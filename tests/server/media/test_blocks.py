@@ -5,7 +5,7 @@ import struct
 
 import pytest
 from PIL import Image
-from support.dear_bodies import gif, jpeg, png, tiff
+from support.hostile.dear_bodies import gif, jpeg, png, tiff
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.media.blocks import MAX_BLOCKS, MAX_FRAMES, check_blocks

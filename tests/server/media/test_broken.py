@@ -3,8 +3,8 @@
 import base64
 
 import pytest
-from support.broken import BREAKAGES, KINDS, is_internal
-from support.taken_media import taken
+from support.hostile.broken import BREAKAGES, KINDS, is_internal
+from support.media.taken_media import taken
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.media.medium import Medium

@@ -8,9 +8,9 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from support.bad_parts import good_png, good_wav, png, url_part
-from support.prompts import heard_video_bytes, sound, sound_part, video_bytes
-from support.taken_media import only, taken_of
+from support.api.prompts import heard_video_bytes, sound, sound_part, video_bytes
+from support.hostile.bad_parts import good_png, good_wav, png, url_part
+from support.media.taken_media import only, taken_of
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.media import containers

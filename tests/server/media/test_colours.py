@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
-from support.image_files import (
+from support.api.prompts import data_url
+from support.media.hosts import MediaHosts
+from support.media.image_files import (
     BROKEN,
     FILES,
     HIGH,
@@ -18,9 +20,7 @@ from support.image_files import (
     opened,
     png,
 )
-from support.media_hosts import MediaHosts
-from support.pictures import file_of
-from support.prompts import data_url
+from support.media.pictures import file_of
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.media.check import check_image

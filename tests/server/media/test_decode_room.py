@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 from PIL import Image
-from support.bad_parts import png
-from support.media_hosts import Client
+from support.hostile.bad_parts import png
+from support.media.hosts import Client
 from support.waiting import until
 
 from omnistage.server.common.errors import ApiError

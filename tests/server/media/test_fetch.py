@@ -6,9 +6,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 import pytest_asyncio
-from support.bad_parts import good_png
-from support.fetching import ENOUGH, refusal
-from support.media_hosts import INSIDE, OUTSIDE, MediaHosts, media_hosts
+from support.hostile.bad_parts import good_png
+from support.media.fetching import ENOUGH, refusal
+from support.media.hosts import INSIDE, OUTSIDE, MediaHosts, media_hosts
 
 from omnistage.server.media.fetch import Budget, MediaFetcher, MediaRefused, VettedTransport
 

@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.bad_parts import good_png
-from support.fetching import ENOUGH, refusal
-from support.media_hosts import OUTSIDE, MediaHosts, media_hosts
+from support.hostile.bad_parts import good_png
+from support.media.fetching import ENOUGH, refusal
+from support.media.hosts import OUTSIDE, MediaHosts, media_hosts
 from support.waiting import pass_over, until
 
 from omnistage.server.media.fetch import (

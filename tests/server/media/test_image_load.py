@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from support.bad_parts import good_png
-from support.media_hosts import MediaHosts, media_hosts
-from support.pictures import mask_png, png
+from support.hostile.bad_parts import good_png
+from support.media.hosts import MediaHosts, media_hosts
+from support.media.pictures import mask_png, png
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.media.files import MediaFolder

@@ -10,12 +10,12 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
-from support.bad_parts import good_png, good_wav, png, url_part
-from support.gateway import MODEL, OMNI, running_gateway
-from support.media_hosts import OUTSIDE, Client, MediaHosts, loaded, media_hosts
-from support.prompts import sound, sound_part, video_bytes
-from support.recorded import decoded_frames
-from support.taken_media import READING, only
+from support.api.prompts import sound, sound_part, video_bytes
+from support.gateway.serving import MODEL, OMNI, running_gateway
+from support.hostile.bad_parts import good_png, good_wav, png, url_part
+from support.media.hosts import OUTSIDE, Client, MediaHosts, loaded, media_hosts
+from support.media.recorded import decoded_frames
+from support.media.taken_media import READING, only
 from support.waiting import pass_over, until
 
 from omnistage.server.common.errors import ApiError

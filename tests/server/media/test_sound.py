@@ -6,7 +6,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.recorded import (
+from support.media.recorded import (
     UNKNOWN,
     Wave,
     as_read,

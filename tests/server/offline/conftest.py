@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.gateway import IMAGES, OMNI
-from support.offline import FakeStages, ObedientStages, fake_omni, served
+from support.gateway.offline import FakeStages, ObedientStages, fake_omni, served
+from support.gateway.serving import IMAGES, OMNI
 
 from omnistage import Omni
 

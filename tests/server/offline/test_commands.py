@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gateway import OMNI
-from support.offline import ObedientStages, engine_of, fake_omni
-from support.offline_commands import STAGES, WEIGHTS, unread
+from support.gateway.offline import ObedientStages, engine_of, fake_omni
+from support.gateway.offline_commands import STAGES, WEIGHTS, unread
+from support.gateway.serving import OMNI
 from support.waiting import wait_until
 
 from omnistage import BadRequest, Closed, Omni, OmniError, Unavailable

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from PIL import Image
-from support.taken_media import taken
+from support.media.taken_media import taken
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.offline.content import messages_of, wav_of

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from support.audio import num_samples_of
-from support.gateway import OMNI
-from support.offline import SPOKEN, FakeStages, engine_of, fake_omni
+from support.gateway.offline import SPOKEN, FakeStages, engine_of, fake_omni
+from support.gateway.serving import OMNI
+from support.media.audio import num_samples_of
 from support.waiting import wait_until
 
 from omnistage import (

@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
-from support.gateway import MODEL, OMNI
-from support.offline import SPOKEN, FakeStages, fake_async_omni, fake_omni
+from support.gateway.offline import SPOKEN, FakeStages, fake_async_omni, fake_omni
+from support.gateway.serving import MODEL, OMNI
 from support.waiting import until, wait_until
 
 from omnistage import Answer, AsyncOmni, Closed, Omni, StartFailed, Text

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
-from support.offline import SPOKEN, FakeStages, served
+from support.gateway.offline import SPOKEN, FakeStages, served
 
 from omnistage import Answer, Audio, BadRequest, Omni, Picture, Preview, Progress
 from omnistage.server.offline import many

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from support.waiting import wait_until
 
-SCRIPT = Path(__file__).parents[2] / "support" / "offline_script.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "gateway" / "offline_script.py"
 END_S = 600.0
 INTERRUPTED = (-signal.SIGINT, 1)  # 1: Python forgets the signal if `exec` runs at its end
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from support.terminal import Terminal
 
-SCRIPT = Path(__file__).parents[2] / "support" / "offline_script.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "gateway" / "offline_script.py"
 NOISE = 40
 
 

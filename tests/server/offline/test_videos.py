@@ -10,11 +10,11 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from support.fake_stages import STEPS
-from support.gateway import SYNTH, making_videos
-from support.offline import FakeStages, fake_omni, served
-from support.pictures import png
-from support.taken_drawing import TakenDrawing
+from support.fakes.stages import STEPS
+from support.gateway.offline import FakeStages, fake_omni, served
+from support.gateway.serving import SYNTH, making_videos
+from support.gateway.taken_drawing import TakenDrawing
+from support.media.pictures import png
 
 from omnistage import Answer, Audio, BadRequest, Omni, Progress, Video
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.gateway import IMAGES, OMNI
-from support.offline import ObedientStages, engine_of, fake_async_omni, fake_omni
-from support.offline_commands import STAGES, WEIGHTS, unread
+from support.gateway.offline import ObedientStages, engine_of, fake_async_omni, fake_omni
+from support.gateway.offline_commands import STAGES, WEIGHTS, unread
+from support.gateway.serving import IMAGES, OMNI
 from support.waiting import until
 
 from omnistage import Adapter, BadRequest, Omni

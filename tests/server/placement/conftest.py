@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from support.fake_nodes import FakeCluster
-from support.placed import MODEL, Placed
+from support.fakes.nodes import FakeCluster
+from support.fakes.placed import MODEL, Placed
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from support.chaos import is_there
+from support.faults.chaos import is_there
 from support.waiting import wait_until
 
 from omnistage.connectors.sweep import make_run_directory

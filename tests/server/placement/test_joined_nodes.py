@@ -4,8 +4,8 @@ import asyncio
 import logging
 
 import pytest
-from support.fake_nodes import FakeAgent
-from support.placed import Placed
+from support.fakes.nodes import FakeAgent
+from support.fakes.placed import Placed
 from support.waiting import until
 
 from omnistage.server.placement.agent import Line

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.chaos import is_there
-from support.nodes import PATIENT
-from support.shout import install_shout, shout_model
+from support.channels.nodes import PATIENT
+from support.faults.chaos import is_there
+from support.repository.shout import install_shout, shout_model
 from support.waiting import until
 
 from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX, make_run_directory

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.nodes import PATIENT
+from support.channels.nodes import PATIENT
 
 from omnistage.connectors.tcp.node_link import NodeLink
 from omnistage.server.placement.own_link import OwnLink

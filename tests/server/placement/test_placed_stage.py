@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.fake_nodes import FakeCluster
-from support.placed import MODEL, Placed
+from support.fakes.nodes import FakeCluster
+from support.fakes.placed import MODEL, Placed
 from support.waiting import until
 
 from omnistage.server.placement import placed_stage as placed_stage_module

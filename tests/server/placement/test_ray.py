@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from ray.util import placement_group_table
-from support.chats import request_of
-from support.gateway import outputs_of
-from support.ray_nodes import HEAD, OTHER, RayNodes, folders_left, running_nodes, workers
-from support.shout import install_shout, shout_model
+from support.faults.ray_nodes import HEAD, OTHER, RayNodes, folders_left, running_nodes, workers
+from support.gateway.chats import request_of
+from support.gateway.serving import outputs_of
+from support.repository.shout import install_shout, shout_model
 from support.waiting import until
 
 from omnistage.connectors.sweep import make_run_directory

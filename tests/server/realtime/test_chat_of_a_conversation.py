@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.conversation import answer, of, text
+from support.realtime.conversation import answer, of, text
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.realtime.conversation import messages_of

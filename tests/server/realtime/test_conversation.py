@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.conversation import answer, ids, of, text
+from support.realtime.conversation import answer, ids, of, text
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.realtime.conversation import Conversation

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
-from support.chats import TEXT, URL, settle, spoken
-from support.gateway import OMNI, running_gateway
+from support.gateway.chats import TEXT, URL, settle, spoken
+from support.gateway.serving import OMNI, running_gateway
 from support.waiting import wait_until
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chats import request_of
-from support.fake_stages import FakeGraph, FakeStage
-from support.gateway import OMNI, SharedConnector, outputs_of
+from support.fakes.stages import FakeGraph, FakeStage
+from support.gateway.chats import request_of
+from support.gateway.serving import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
 from omnistage.connectors import make_connector

@@ -1,7 +1,7 @@
 """One request in the graph: what it waits for, and how it ended."""
 
 import pytest
-from support.bodies import chat_request
+from support.api.bodies import chat_request
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.outcome import Outcome

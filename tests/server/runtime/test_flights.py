@@ -12,9 +12,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.chats import TEXT, URL, request_of, settle, spoken
-from support.fake_stages import FakeGraph
-from support.gateway import (
+from support.fakes.stages import FakeGraph
+from support.faults.hanging_up import hang_up
+from support.gateway.chats import TEXT, URL, request_of, settle, spoken
+from support.gateway.serving import (
     MIXED,
     OMNI,
     RunningGateway,
@@ -22,7 +23,6 @@ from support.gateway import (
     outputs_of,
     running_gateway,
 )
-from support.hanging_up import hang_up
 from support.waiting import until, wait_until
 
 from omnistage.connectors.chunk import Chunk

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.chats import request_of
-from support.fake_stages import FakeGraph
-from support.gateway import OMNI, SharedConnector, outputs_of
+from support.fakes.stages import FakeGraph
+from support.gateway.chats import request_of
+from support.gateway.serving import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
 from omnistage.connectors.chunk import Tensor

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.bodies import chat_request
-from support.fake_stages import FakeGraph
-from support.gateway import MODEL, OMNI, SharedConnector, running_gateway
+from support.api.bodies import chat_request
+from support.fakes.stages import FakeGraph
+from support.gateway.serving import MODEL, OMNI, SharedConnector, running_gateway
 from support.waiting import wait_until
 
 from omnistage.server.common.errors import ApiError

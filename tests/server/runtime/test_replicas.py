@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.chats import request_of
-from support.fake_stages import FakeGraph, obey
-from support.gateway import OMNI, SharedConnector, outputs_of
+from support.fakes.stages import FakeGraph, obey
+from support.gateway.chats import request_of
+from support.gateway.serving import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk

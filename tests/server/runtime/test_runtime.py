@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.chats import request_of
-from support.fake_stages import FakeGraph
-from support.gateway import OMNI, SharedConnector, outputs_of
+from support.fakes.stages import FakeGraph
+from support.gateway.chats import request_of
+from support.gateway.serving import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
 from omnistage.server.common.errors import ApiError

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from support.chats import TEXT, URL
-from support.gateway import OMNI, RunningGateway, running_gateway
+from support.gateway.chats import TEXT, URL
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
 from support.waiting import pass_over, wait_until
 
 from omnistage.connectors.standstill import patience

@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from support.collector import Collector, running_collector
-from support.gateway import OMNI, RunningGateway, running_gateway
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
 from support.log_lines import Lines
+from support.servers.collector import Collector, running_collector
 
 from omnistage.server.http.access.keys import Keys
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
-from support.chats import TEXT, URL, spoken
-from support.collector import Collector
-from support.gateway import OMNI, RunningGateway, running_gateway
+from support.gateway.chats import TEXT, URL, spoken
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
 from support.log_lines import Lines
+from support.servers.collector import Collector
 
 from omnistage.stages.messages.trace_context import TraceContext
 

@@ -5,12 +5,12 @@ from typing import Any
 import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
-from support.chats import URL, spoken
-from support.collector import Collector
-from support.gateway import RunningGateway
-from support.hanging_up import hang_up
+from support.faults.hanging_up import hang_up
+from support.gateway.chats import URL, spoken
+from support.gateway.serving import RunningGateway
+from support.gateway.telemetry_client import admin
 from support.log_lines import Lines
-from support.telemetry_client import admin
+from support.servers.collector import Collector
 from support.waiting import wait_until
 
 from omnistage.server.http.state import WithState

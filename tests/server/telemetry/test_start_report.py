@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support.gateway import EMBEDDING, IMAGES, MIXED, OMNI, running_gateway
+from support.gateway.serving import EMBEDDING, IMAGES, MIXED, OMNI, running_gateway
 
 from omnistage.server.http.access.keys import Keys
 from omnistage.server.telemetry.quiet import QuietTerminal

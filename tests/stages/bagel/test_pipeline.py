@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from references.bagel_inputs import DRAWINGS, image
-from support.bagel import RecordedDrawings, call_of
-from support.begun_together import begin_together
-from support.image_requests import is_same
+from support.denoising.begun_together import begin_together
+from support.oracles.bagel import RecordedDrawings, call_of
+from support.servers.image_requests import is_same
 
 from omnistage.stages.bagel.cells import CellEmbedding
 from omnistage.stages.bagel.contexts import ContextBuilder

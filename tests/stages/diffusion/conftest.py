@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.controlled import Controlled
+from support.denoising.controlled import Controlled
 from support.tiny_pipelines import quiet
 
 from omnistage.stages.diffusion.checkpoint import make_tiny

@@ -17,10 +17,10 @@ from diffusers.pipelines.ltx2 import LTX2LatentUpsamplerModel
 from diffusers.pipelines.ltx2.pipeline_ltx2_condition import LTX2VideoCondition
 from diffusers.pipelines.ltx2.utils import STAGE_2_DISTILLED_SIGMA_VALUES
 from PIL import Image
-from support.begun_together import begin_together
-from support.loras import write_lora
-from support.sent_sound import check, pcm_of
-from support.stage_outputs import stage_over
+from support.denoising.begun_together import begin_together
+from support.media.sent_sound import check, pcm_of
+from support.models.loras import write_lora
+from support.stages.stage_outputs import stage_over
 from support.tiny_pipelines import quiet
 from support.tiny_pipelines.films import GUIDED
 from support.tiny_pipelines.sounds import make_sound

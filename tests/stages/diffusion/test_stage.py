@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.stage_outputs import Outputs, ports_over
+from support.stages.stage_outputs import Outputs, ports_over
 
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.engine.job import awaited
@@ -42,7 +42,7 @@ async def test_a_pipeline_with_steps_of_its_own_is_warmed_up_and_served(tmp_path
     outputs = Outputs()
     sender: Any = outputs
     ports = ports_over(tmp_path, sender, height=32, width=32)
-    ports.engine["pipeline_class"] = "support.silent_pipelines.TwoStepsPipeline"
+    ports.engine["pipeline_class"] = "support.models.silent_pipelines.TwoStepsPipeline"
     stage = DiffusionStage(ports)
     await stage.start()
     body = {"prompt": "a cat", "height": 32, "width": 32}

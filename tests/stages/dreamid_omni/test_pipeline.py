@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from references.dreamid_omni_scenes import SCENES
-from support.begun_together import begin_together
-from support.dreamid_omni import RecordedScenes, call_of
+from support.denoising.begun_together import begin_together
+from support.oracles.dreamid_omni import RecordedScenes, call_of
 
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 from omnistage.stages.diffusion.loading.loading import LoadOptions

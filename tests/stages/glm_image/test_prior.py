@@ -11,10 +11,10 @@ import pytest_asyncio
 import torch
 from PIL import Image
 from references.omnigen2_drawings import noise
-from support.feeding_stage import feeding_stage
-from support.glm_image import edit_arguments, make_greedy, reference_ids
-from support.image_requests import bare_pipeline
-from support.preempting import num_preempted, num_unfinished, stopped_engine
+from support.oracles.glm_image import edit_arguments, make_greedy, reference_ids
+from support.servers.image_requests import bare_pipeline
+from support.stages.feeding_stage import feeding_stage
+from support.stages.preempting import num_preempted, num_unfinished, stopped_engine
 from support.waiting import until
 
 from omnistage.connectors.chunk import Tensor

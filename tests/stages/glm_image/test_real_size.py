@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.real_sizes import check_graph_is_accepted
+from support.models.real_sizes import check_graph_is_accepted
 
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.diffusion.loading.dummy_components import empty_components, num_bytes

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 import torch
 from references.mammothmoda2_drawings import DRAWINGS, Drawing
-from support.feeding_stage import feeding_stage
-from support.mammothmoda2 import Recorded, recorded
-from support.preempting import num_preempted, num_unfinished, stopped_engine
+from support.oracles.mammothmoda2 import Recorded, recorded
+from support.stages.feeding_stage import feeding_stage
+from support.stages.preempting import num_preempted, num_unfinished, stopped_engine
 from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from references.mammothmoda2_drawings import DRAWINGS, ID_SIDE, Drawing
-from support.mammothmoda2 import recorded
+from support.oracles.mammothmoda2 import recorded
 
 from omnistage.stages.mammothmoda2.prompts import OWN, IdsPrompt, Prompts
 from omnistage.stages.mammothmoda2.step_schema import ANY, IMAGE_END, LINE_END, UNGUIDED

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from accelerate import init_empty_weights
-from support.real_sizes import (
+from support.models.real_sizes import (
     BYTES,
     GIB,
     GPU_GIB,

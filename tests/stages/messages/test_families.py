@@ -2,7 +2,7 @@
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from support.metrics_docs import families_in
+from support.repository.metrics_docs import families_in
 
 from omnistage.stages.messages.families import families_of, page
 

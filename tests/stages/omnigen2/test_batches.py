@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 from references.omnigen2_drawings import noise
-from support.begun_together import begin_together
-from support.omnigen2 import bare_omnigen2
+from support.denoising.begun_together import begin_together
+from support.oracles.omnigen2 import bare_omnigen2
 
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 from omnistage.stages.diffusion.loading.components import Parts

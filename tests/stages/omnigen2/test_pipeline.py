@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 from references.omnigen2_drawings import DRAWINGS, STEPS, Drawing, noise
-from support.image_requests import is_same
-from support.omnigen2 import Pictures, Recorded, bare_omnigen2, recorded
+from support.oracles.omnigen2 import Pictures, Recorded, bare_omnigen2, recorded
+from support.servers.image_requests import is_same
 
 
 @pytest.fixture(scope="module")

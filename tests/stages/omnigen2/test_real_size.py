@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from accelerate import init_empty_weights
-from support.real_sizes import (
+from support.models.real_sizes import (
     BYTES,
     GIB,
     GPU_GIB,

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 import torch
-from support.qwen2_5_talker import (
+from support.oracles.spoken_rows import Spoken, SpokenReference, picture_and_sound, words
+from support.stages.qwen2_5_talker import (
     ENDS,
     ENGINE,
     GREEDY,
@@ -18,7 +19,6 @@ from support.qwen2_5_talker import (
     Harness,
     rows_chunk,
 )
-from support.spoken_rows import Spoken, SpokenReference, picture_and_sound, words
 from support.waiting import until
 
 from omnistage.connectors import make_connector

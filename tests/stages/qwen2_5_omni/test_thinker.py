@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import torch
-from support.prompts import QUESTIONS, Question, heard_question, plain, video_bytes, video_question
-from support.qwen2_5_omni_reference import Qwen2_5Reference, ThinkerRun
-from support.taken_media import opened_with_media
-from support.text_loras import adapted, write_text_lora
-from support.text_stage import LORA
-from support.thinker_stage import (
+from support.api.prompts import (
+    QUESTIONS,
+    Question,
+    heard_question,
+    plain,
+    video_bytes,
+    video_question,
+)
+from support.media.taken_media import opened_with_media
+from support.models.text_loras import adapted, write_text_lora
+from support.oracles.qwen2_5_omni import Qwen2_5Reference, ThinkerRun
+from support.stages.text_stage import LORA
+from support.stages.thinker_stage import (
     ENGINE,
     ThinkerHarness,
     positions_of,

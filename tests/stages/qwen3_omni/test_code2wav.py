@@ -2,7 +2,7 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
-from support.watched_vocoder import (
+from support.stages.watched_vocoder import (
     WatchedVocoder,
     assert_same_sound,
     join,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.watched_vocoder import (
+from support.stages.watched_vocoder import (
     Codes,
     WatchedVocoder,
     assert_same_sound,

@@ -11,7 +11,11 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 import torch
-from support.overlapping import (
+from support.api.prompts import QUESTIONS, Question, sound, sound_part
+from support.api.prompts import text as text_part
+from support.media.taken_media import opened_with_media
+from support.oracles.reference import Reference
+from support.stages.overlapping import (
     ENGINE,
     GRAPH,
     LONGEST,
@@ -30,11 +34,7 @@ from support.overlapping import (
     long_answer,
     running_talker,
 )
-from support.prompts import QUESTIONS, Question, sound, sound_part
-from support.prompts import text as text_part
-from support.reference import Reference
-from support.taken_media import opened_with_media
-from support.thinker_stage import ThinkerHarness, positions_of, rows_of, running_thinker
+from support.stages.thinker_stage import ThinkerHarness, positions_of, rows_of, running_thinker
 from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.bridge_configs import bridged_config
+from support.bridge.bridge_configs import bridged_config
 
 from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
 from omnistage.stages.speech.talker_options import generation_config_folder

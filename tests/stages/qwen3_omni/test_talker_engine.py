@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-from support.overlapping import (
+from support.oracles.reference import Reference
+from support.stages.overlapping import (
     Harness,
     running_talker,
 )
-from support.reference import Reference
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 SPOKEN = [

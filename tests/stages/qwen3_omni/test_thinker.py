@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bodies import spoken_of
+from support.api.bodies import spoken_of
 from support.waiting import until
 from transformers import AutoTokenizer
 from vllm.triton_utils import HAS_TRITON

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.prompts import (
+from support.api.prompts import (
     PICTURE,
     QUESTIONS,
     Question,
@@ -16,8 +16,8 @@ from support.prompts import (
     video_bytes,
     video_part,
 )
-from support.prompts import question as ask
-from support.reference import Reference
+from support.api.prompts import question as ask
+from support.oracles.reference import Reference
 
 from omnistage.stages.qwen2_5_omni import thinker_model as qwen2_5
 from omnistage.stages.qwen3_omni import thinker_model as qwen3

@@ -8,7 +8,7 @@ import torch
 from references.qwen3_tts_talks import MODELS, checkpoint_hash
 from safetensors import safe_open
 from safetensors.torch import load_file
-from support.tiny_voice_model import write_tiny_voice_model
+from support.models.tiny_voice_model import write_tiny_voice_model
 
 from omnistage.stages.qwen3_tts.family import FAMILY
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from references.qwen3_tts_inputs import STRIDE, codes
-from support.decoder_stage import OPEN, StageHarness
+from support.stages.decoder_stage import OPEN, StageHarness
 from support.waiting import until
 
 from omnistage.connectors.chunk import Tensor

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import torch
 from references.qwen3_tts_talks import MODELS, SAMPLES_A_FRAME, STRIDE, Talk, key, talks
-from support.tts_talker import Codes, TalkerHarness, asked, running_talker
+from support.stages.tts_talker import Codes, TalkerHarness, asked, running_talker
 
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.stages.messages.edge import Lead

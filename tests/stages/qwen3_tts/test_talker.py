@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from references.qwen3_tts_inputs import sound
 from references.qwen3_tts_talks import MODELS
-from support.bodies import given_text
-from support.tts_talker import close_ports, opened, talker_ports
+from support.api.bodies import given_text
+from support.stages.tts_talker import close_ports, opened, talker_ports
 from support.waiting import until
 
 from omnistage.connectors import make_connector

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 import torch
 from diffusers import DiffusionPipeline
-from support.feeding_stage import feeding_stage
-from support.image_requests import bare_pipeline
+from support.servers.image_requests import bare_pipeline
+from support.stages.feeding_stage import feeding_stage
 
 from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph

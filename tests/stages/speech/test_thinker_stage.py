@@ -10,14 +10,20 @@ import pytest
 import pytest_asyncio
 import torch
 from prometheus_client import REGISTRY
-from support.draft_model import write_draft_model
-from support.drafts import Drafted
-from support.preempting import num_unfinished, stopped_engine
-from support.prompts import QUESTIONS, Question
-from support.qwen2_5_omni_reference import Qwen2_5Reference
-from support.reference import Reference
-from support.taken_media import opened_with_media
-from support.thinker_stage import ENGINE, ThinkerHarness, positions_of, rows_of, running_thinker
+from support.api.prompts import QUESTIONS, Question
+from support.media.taken_media import opened_with_media
+from support.models.draft_model import write_draft_model
+from support.oracles.qwen2_5_omni import Qwen2_5Reference
+from support.oracles.reference import Reference
+from support.servers.drafts import Drafted
+from support.stages.preempting import num_unfinished, stopped_engine
+from support.stages.thinker_stage import (
+    ENGINE,
+    ThinkerHarness,
+    positions_of,
+    rows_of,
+    running_thinker,
+)
 from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk

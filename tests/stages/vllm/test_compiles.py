@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from support.request_kinds import ADAPTER, KINDS, compiled_by
-from support.slow_compiler import COMPILE_SLOWLY, SLOW_COMPILER
-from support.text_loras import write_text_lora
-from support.text_stage import LORA, TextHarness, running_text
+from support.faults.slow_compiler import COMPILE_SLOWLY, SLOW_COMPILER
+from support.models.text_loras import write_text_lora
+from support.servers.request_kinds import ADAPTER, KINDS, compiled_by
+from support.stages.text_stage import LORA, TextHarness, running_text
 from support.waiting import until
 from transformers import Qwen3ForCausalLM
 

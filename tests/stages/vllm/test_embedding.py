@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import torch
-from support.bodies import embed_of
-from support.picked_stage import PickedStage, picked_stage
+from support.api.bodies import embed_of
+from support.stages.picked_stage import PickedStage, picked_stage
 from transformers import AutoModel, AutoTokenizer
 
 from omnistage.connectors.chunk import Chunk

@@ -1,7 +1,7 @@
 """vLLM's metrics among those of a process."""
 
 from prometheus_client import REGISTRY, Counter
-from support.metrics_docs import families_in, rendered
+from support.repository.metrics_docs import families_in, rendered
 
 from omnistage.stages.vllm.engine_stage import EngineMetrics
 

@@ -4,9 +4,9 @@ import base64
 
 import numpy as np
 import pytest
-from support.image_files import FILES, ImageFile
-from support.media_hosts import MediaHosts
-from support.prompts import data_url
+from support.api.prompts import data_url
+from support.media.hosts import MediaHosts
+from support.media.image_files import FILES, ImageFile
 from vllm.multimodal.media.image import ImageMediaIO
 
 from omnistage.server.media.files import MediaFolder

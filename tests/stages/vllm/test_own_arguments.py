@@ -64,7 +64,7 @@ STAGES = {
     ),
 }
 ALONE = ("qwen3_omni.thinker alone", "vllm.text", "vllm.embedding")  # without a bridge
-METHODS = "support.worker_methods.Methods"
+METHODS = "support.stages.worker_methods.Methods"
 # A value that no stage sets by itself, for each argument that some stage sets.
 WRITTEN: Mapping[str, Any] = {
     "dtype": "bfloat16",

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import torch
-from support.quantized_text import FORMATS, quantized_twin, write_quantized
-from support.text_stage import TextHarness, hello, running_text
+from support.models.quantized_text import FORMATS, quantized_twin, write_quantized
+from support.stages.text_stage import TextHarness, hello, running_text
 from transformers import Qwen3ForCausalLM
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]

@@ -11,9 +11,17 @@ import pytest
 import pytest_asyncio
 import torch
 from safetensors import safe_open
-from support.text_loras import adapted, write_text_lora
-from support.text_stage import ENGINE, LORA, METHODS, NUM_TOKENS, TextHarness, hello, running_text
-from support.tiny_text import write_tiny_text
+from support.models.text_loras import adapted, write_text_lora
+from support.models.tiny_text import write_tiny_text
+from support.stages.text_stage import (
+    ENGINE,
+    LORA,
+    METHODS,
+    NUM_TOKENS,
+    TextHarness,
+    hello,
+    running_text,
+)
 from transformers import Qwen3ForCausalLM
 
 from omnistage.stages.device.shared_weights import shared_weights

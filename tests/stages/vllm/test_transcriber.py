@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 import torch
-from support.picked_stage import PickedStage, picked_stage
+from support.stages.picked_stage import PickedStage, picked_stage
 from transformers import AutoProcessor, Qwen3ASRForConditionalGeneration
 
 from omnistage.connectors.chunk import Tensor

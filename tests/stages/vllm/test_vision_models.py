@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.prompts import video_part
-from support.recorded import encoded_video, moving
-from support.taken_media import taken_of
-from support.tiny_vision import FAMILIES, write_tiny_vision
+from support.api.prompts import video_part
+from support.media.recorded import encoded_video, moving
+from support.media.taken_media import taken_of
+from support.models.tiny_vision import FAMILIES, write_tiny_vision
 from transformers import AutoProcessor
 from transformers.video_utils import load_video
 from vllm.config import ModelConfig

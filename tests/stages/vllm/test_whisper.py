@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-from support.picked_stage import PickedStage, picked_stage
-from support.tiny_whisper import NUM_POSITIONS, WhisperReference, write_tiny_whisper
+from support.models.tiny_whisper import NUM_POSITIONS, WhisperReference, write_tiny_whisper
+from support.stages.picked_stage import PickedStage, picked_stage
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.messages.body import Transcribe

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from support.toy_decoders import RunningSum, codes_of
+from support.models.toy_decoders import RunningSum, codes_of
 
 from omnistage.stages.vocoder.decoder import StreamPiece
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from support.toy_decoders import GUILTY, Pairs, RunningSum, codes_of, floats_of
+from support.models.toy_decoders import GUILTY, Pairs, RunningSum, codes_of, floats_of
 
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vocoder import engine as decoding

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.decoder_stage import OPEN, StageHarness
-from support.toy_decoders import GUILTY, Pairs, RunningSum, codes_of, floats_of
+from support.models.toy_decoders import GUILTY, Pairs, RunningSum, codes_of, floats_of
+from support.stages.decoder_stage import OPEN, StageHarness
 from support.waiting import until
 
 from omnistage.connectors.chunk import Tensor

@@ -1,6 +1,6 @@
 """What a decoder counts."""
 
-from support.metrics_docs import documented, exposed, families_in, rendered
+from support.repository.metrics_docs import documented, exposed, families_in, rendered
 
 from omnistage.stages.vocoder.metrics import DecoderMetrics
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.decoder_stage import StageHarness
-from support.toy_decoders import GUILTY, RunningSum, codes_of
+from support.models.toy_decoders import GUILTY, RunningSum, codes_of
+from support.stages.decoder_stage import StageHarness
 from support.waiting import until
 
 from omnistage.stages.device.profiler import NO_FOLDER, PROFILE

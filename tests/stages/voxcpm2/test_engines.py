@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 import torch
 from references.voxcpm2_talks import MAX_PATCHES, TALKS, Talk, key, sound_of
-from support.tts_talker import TalkerHarness, opened, running_talker
+from support.stages.tts_talker import TalkerHarness, opened, running_talker
 
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.stages.worker.stage import Opened

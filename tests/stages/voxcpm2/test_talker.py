@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from references.voxcpm2_talks import TALKS, Talk, key, sound_of
-from support.tts_talker import close_ports, opened, talker_ports
+from support.stages.tts_talker import close_ports, opened, talker_ports
 
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.stages.messages.edge import Lead

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.stages.worker_gateway import ALONE, COMMAND_S, Gateway
 from support.waiting import until
-from support.worker_gateway import ALONE, COMMAND_S, Gateway
 
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
@@ -43,7 +43,7 @@ async def gateway(
     monkeypatch.setattr("omnistage.stages.worker.stage_worker.visible_gpus", list)
     carried = payloads(Payload.TEXT)
     kind = Kind(
-        f"support.worker_stage:{stage_class}",
+        f"support.stages.worker_stage:{stage_class}",
         frozenset({"text"}),
         feeds_itself=stage_class == "StageThatFeedsItself",
         makes=carried,

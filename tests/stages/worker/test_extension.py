@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.worker_methods import RESULTS, Methods
+from support.stages.worker_methods import RESULTS, Methods
 
 from omnistage.stages.worker.extension import (
     MAX_RESULT_BYTES,
@@ -14,7 +14,7 @@ from omnistage.stages.worker.extension import (
 )
 from omnistage.stages.worker.failure import RequestError
 
-HERE = "support.worker_methods"
+HERE = "support.stages.worker_methods"
 
 
 def test_a_class_is_found_by_its_path() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bodies import chat_request
-from support.gateway import outputs_of
-from support.in_process import served
+from support.api.bodies import chat_request
+from support.gateway.serving import outputs_of
+from support.stages.in_process import served
 from support.waiting import until
 
 from omnistage.server.runtime.request import TextOutput
@@ -19,9 +19,9 @@ from omnistage.stage_configs.kinds import Kind, Payload, payloads
 from omnistage.stages.worker.stage import StagePorts
 
 TEXT = payloads(Payload.TEXT)
-WRITES = Kind("support.worker_stage:WritingStage", frozenset(), makes=TEXT, takes=(TEXT,))
+WRITES = Kind("support.stages.worker_stage:WritingStage", frozenset(), makes=TEXT, takes=(TEXT,))
 JOINS = Kind(
-    "support.worker_stage:JoiningStage",
+    "support.stages.worker_stage:JoiningStage",
     frozenset({"text"}),
     takes=(TEXT,),
     joins=True,

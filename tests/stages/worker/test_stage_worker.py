@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.metrics_docs import documented, exposed
+from support.repository.metrics_docs import documented, exposed
+from support.stages.worker_gateway import ALONE, Gateway, is_idle, measured
 from support.waiting import until
-from support.worker_gateway import ALONE, Gateway, is_idle, measured
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stages.messages.to_gateway import (

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from support.stages.worker_gateway import ALONE, COMMAND_S, Gateway, is_idle
 from support.waiting import pass_over, until, wait_until
-from support.worker_gateway import ALONE, COMMAND_S, Gateway, is_idle
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.declared.stage import StageSpec
@@ -119,7 +119,13 @@ def test_a_start_that_fails_leaves_its_reason(
     graph = {"stages": {"one": {"kind": "vllm.text"}}, "outputs": {"text": "one"}}
     (directory / "graph.json").write_text(StageGraph.model_validate(graph).model_dump_json())
     gateway = Gateway(directory)
-    program = [sys.executable, "-c", RUN, f"support.worker_stage:{stage_class}", str(directory)]
+    program = [
+        sys.executable,
+        "-c",
+        RUN,
+        f"support.stages.worker_stage:{stage_class}",
+        str(directory),
+    ]
     searched = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(TESTS)])
     environment = {**os.environ, "PYTHONPATH": searched}
     done = subprocess.run(program, env=environment, capture_output=True, text=True)
@@ -235,7 +241,7 @@ def test_a_stage_whose_engine_has_died_leaves_at_once(
     parsed = StageGraph.model_validate({**ALONE, "model": "a"})
     (directory / "graph.json").write_text(parsed.model_dump_json(by_alias=True))
     name = "StageThatDiesIdle" if while_idle else "StageWhoseEngineDies"
-    program = [sys.executable, "-c", RUN, f"support.worker_stage:{name}", str(directory)]
+    program = [sys.executable, "-c", RUN, f"support.stages.worker_stage:{name}", str(directory)]
     searched = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(TESTS)])
     environment = {**os.environ, "PYTHONPATH": searched}
     with subprocess.Popen(program, env=environment) as process:

@@ -15,7 +15,7 @@ from diffusers import (
     LCMScheduler,
     SCMScheduler,
 )
-from support.tiny_if import make_tiny_if
+from support.models.tiny_if import make_tiny_if
 from support.tiny_pipelines.films import GUIDED
 from support.tiny_pipelines.media import (
     any_conditions,

@@ -6,14 +6,14 @@ from typing import Any
 
 import httpx
 import pytest
-from support.cloning import (
+from support.api.doors import ONE_SHOT
+from support.gateway.cloning import (
     CLONING,
     URL,
     WAV,
 )
-from support.doors import ONE_SHOT
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.speech_stream import PIECES
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
+from support.gateway.speech_stream import PIECES
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.bad_parts import good_wav
-from support.doors import ONE_SHOT
-from support.fuzz import assert_answered, damaged, fuzzed, odd_values
-from support.gateway import MODEL, OMNI, running_gateway
+from support.api.doors import ONE_SHOT
+from support.gateway.serving import MODEL, OMNI, running_gateway
+from support.hostile.bad_parts import good_wav
+from support.hostile.fuzz import assert_answered, damaged, fuzzed, odd_values
 
 from omnistage.server.tasks.speech.speech_fields import SpeechRequest
 from omnistage.server.tasks.speech.voice_fields import VoiceRequest

@@ -9,12 +9,12 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.doors import ONE_SHOT
-from support.gateway import MODEL, OMNI, SYNTH, RunningGateway, running_gateway
-from support.hanging_up import hang_up
-from support.pictures import png
-from support.sounds import data_url, tone, wav_of
-from support.taken_drawing import TakenDrawing
+from support.api.doors import ONE_SHOT
+from support.faults.hanging_up import hang_up
+from support.gateway.serving import MODEL, OMNI, SYNTH, RunningGateway, running_gateway
+from support.gateway.taken_drawing import TakenDrawing
+from support.media.pictures import png
+from support.media.sounds import data_url, tone, wav_of
 from support.waiting import wait_until
 
 from omnistage.server.endpoints.audio.speech import CONTENT_TYPES

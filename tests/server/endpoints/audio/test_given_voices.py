@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from support.bodies import given_text
-from support.cloning import CLONING, SAMPLES, SPEECH, WAV, asked, last_opened, sound_of
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.sounds import data_url, tone, wav_of
+from support.api.bodies import given_text
+from support.gateway.cloning import CLONING, SAMPLES, SPEECH, WAV, asked, last_opened, sound_of
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
+from support.media.sounds import data_url, tone, wav_of
 
 
 def test_a_sound_comes_with_the_text(asking: httpx.Client, cloning: RunningGateway) -> None:

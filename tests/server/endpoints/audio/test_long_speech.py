@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from support.audio import samples_of
-from support.bodies import given_text
-from support.doors import ONE_SHOT
-from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
-from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
+from support.api.bodies import given_text
+from support.api.doors import ONE_SHOT
+from support.fakes.stages import FRAMES, SAMPLES_PER_FRAME
+from support.gateway.serving import MODEL, OMNI, RunningGateway, running_gateway
+from support.media.audio import samples_of
 
 from omnistage.server.tasks.speech.requests import seed_of_piece
 from omnistage.server.tasks.speech.speech_fields import MAX_TEXT

@@ -13,10 +13,10 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.audio import channels_of, num_channels_of, rate_of
-from support.doors import ONE_SHOT
-from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, FakeGraph
-from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
+from support.api.doors import ONE_SHOT
+from support.fakes.stages import FRAMES, SAMPLES_PER_FRAME, FakeGraph
+from support.gateway.serving import MODEL, OMNI, RunningGateway, running_gateway
+from support.media.audio import channels_of, num_channels_of, rate_of
 from support.waiting import wait_until
 
 from omnistage.server.runtime.samples import SampleFormat

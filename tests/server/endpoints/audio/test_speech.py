@@ -11,12 +11,12 @@ import httpx
 import numpy as np
 import pytest
 from openai import BadRequestError, InternalServerError, OpenAI
-from support.audio import SHORTEST, num_samples_of, samples_of
-from support.bodies import spoken_of
-from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, SPEAKERS
-from support.gateway import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
-from support.hanging_up import hang_up
-from support.openai_spec import assert_valid
+from support.api.bodies import spoken_of
+from support.api.openai_spec import assert_valid
+from support.fakes.stages import FRAMES, SAMPLES_PER_FRAME, SPEAKERS
+from support.faults.hanging_up import hang_up
+from support.gateway.serving import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
+from support.media.audio import SHORTEST, num_samples_of, samples_of
 
 from omnistage.stages.messages.to_stage import Request
 

@@ -9,9 +9,9 @@ import wave
 from pathlib import Path
 
 import pytest
-from support.bodies import given_text
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.speech_stream import (
+from support.api.bodies import given_text
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
+from support.gateway.speech_stream import (
     PATH,
     PIECES,
     configured,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.speech_stream import (
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
+from support.gateway.speech_stream import (
     CONFIG,
     PIECES,
     code_of,

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from support.gateway import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
-from support.speech_stream import (
+from support.gateway.serving import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
+from support.gateway.speech_stream import (
     PATH,
     PIECES,
     code_of,

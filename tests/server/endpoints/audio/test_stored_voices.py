@@ -7,11 +7,21 @@ import httpx
 import numpy as np
 import pytest
 from openai import BadRequestError
-from support.cloning import CLONING, CONSENT, SAMPLES, SPEECH, URL, WAV, asked, post, sound_of
-from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
-from support.openai_answers import strict_client
-from support.openai_spec import assert_valid
-from support.sounds import tone, wav_of
+from support.api.openai_answers import strict_client
+from support.api.openai_spec import assert_valid
+from support.gateway.cloning import (
+    CLONING,
+    CONSENT,
+    SAMPLES,
+    SPEECH,
+    URL,
+    WAV,
+    asked,
+    post,
+    sound_of,
+)
+from support.gateway.serving import MODEL, OMNI, RunningGateway, running_gateway
+from support.media.sounds import tone, wav_of
 
 from omnistage.server.http.access.keys import Keys
 from omnistage.server.tasks.speech.voice_fields import VoiceRequest

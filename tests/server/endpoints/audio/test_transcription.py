@@ -8,10 +8,10 @@ import httpx
 import pytest
 from openai import OpenAI
 from openai.types.audio import TranscriptionVerbose, TranslationVerbose
-from support.fake_stages import WORDS
-from support.gateway import MODEL, RunningGateway
-from support.openai_spec import assert_valid
-from support.transcripts import TRANSLATIONS, URL, WAV, instruction, last_body, post
+from support.api.openai_spec import assert_valid
+from support.fakes.stages import WORDS
+from support.gateway.serving import MODEL, RunningGateway
+from support.gateway.transcripts import TRANSLATIONS, URL, WAV, instruction, last_body, post
 
 TEXT = "".join(WORDS)
 NUM_TOKENS = len(WORDS) + 1  # the fake's role comes with a token, the last one ends the text

@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 from openai import BadRequestError, OpenAI
-from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
-from support.hanging_up import hang_up
-from support.openai_spec import assert_valid
-from support.transcripts import TRANSLATIONS, URL, WAV, instruction, last_body, post
+from support.api.openai_spec import assert_valid
+from support.faults.hanging_up import hang_up
+from support.gateway.serving import MODEL, OMNI, RunningGateway, running_gateway
+from support.gateway.transcripts import TRANSLATIONS, URL, WAV, instruction, last_body, post
 
 from omnistage.server.tasks.transcripts.transcription_fields import (
     AudioRequest,

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
+from support.gateway.serving import MODEL, OMNI, RunningGateway, running_gateway
 
 ALIASES = {"Alloy": "ethan", "nova": "chelsie", "lost": "nobody"}
 

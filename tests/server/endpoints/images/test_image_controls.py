@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from support.gateway import RunningGateway
-from support.openai_spec import assert_valid
-from support.pictures import mask_png, png
+from support.api.openai_spec import assert_valid
+from support.gateway.serving import RunningGateway
+from support.media.pictures import mask_png, png
 
 from omnistage.server.tasks.images.schema import MAX_CONTROLS
 from omnistage.stages.messages.body import GivenMedium

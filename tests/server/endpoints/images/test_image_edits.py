@@ -8,10 +8,10 @@ import httpx
 import numpy as np
 from openai import OpenAI
 from PIL import ExifTags, Image
-from support.gateway import IMAGES, RunningGateway, running_gateway
-from support.image_forms import PNG, URL, last_request, post
-from support.openai_spec import assert_valid
-from support.pictures import file_of, mask_png, pixels_of, png
+from support.api.openai_spec import assert_valid
+from support.gateway.image_forms import PNG, URL, last_request, post
+from support.gateway.serving import IMAGES, RunningGateway, running_gateway
+from support.media.pictures import file_of, mask_png, pixels_of, png
 
 from omnistage.server.tasks.images.schema import WORDS, EditRequest
 

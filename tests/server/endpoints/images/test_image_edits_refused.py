@@ -5,10 +5,10 @@ from typing import Any
 
 import httpx
 import pytest
-from support.gateway import RunningGateway
-from support.image_forms import PNG, URL, last_request, post
-from support.openai_spec import assert_valid
-from support.pictures import mask_png, png
+from support.api.openai_spec import assert_valid
+from support.gateway.image_forms import PNG, URL, last_request, post
+from support.gateway.serving import RunningGateway
+from support.media.pictures import mask_png, png
 
 from omnistage.server.endpoints.images.image_form import MAX_IMAGES
 from omnistage.server.http.body_limit import MAX_BODY_BYTES

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fuzz import assert_answered, damaged, fuzzed, odd_values
-from support.gateway import MODEL
-from support.pictures import mask_png, png
+from support.gateway.serving import MODEL
+from support.hostile.fuzz import assert_answered, damaged, fuzzed, odd_values
+from support.media.pictures import mask_png, png
 
 from omnistage.server.tasks.images.schema import EditRequest, ImageRequest
 

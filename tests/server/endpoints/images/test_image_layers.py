@@ -5,8 +5,8 @@ from typing import Any
 
 import httpx
 import pytest
-from support.gateway import RunningGateway
-from support.pictures import pixels_of, png
+from support.gateway.serving import RunningGateway
+from support.media.pictures import pixels_of, png
 
 EDITS = "/v1/images/edits"
 FORM = {"prompt": "a hat", "n": "2", "layers": "3", "resolution": "640"}

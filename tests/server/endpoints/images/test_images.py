@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 from openai import APIResponseValidationError, BadRequestError, OpenAI
-from support.fake_stages import STEPS
-from support.gateway import IMAGES, RunningGateway, running_gateway
-from support.hanging_up import hang_up
-from support.openai_spec import assert_valid
-from support.pictures import pixels_of
+from support.api.openai_spec import assert_valid
+from support.fakes.stages import STEPS
+from support.faults.hanging_up import hang_up
+from support.gateway.serving import IMAGES, RunningGateway, running_gateway
+from support.media.pictures import pixels_of
 
 URL = "/v1/images/generations"
 FULL = "1024x1024"  # of the sizes that OpenAI's events list

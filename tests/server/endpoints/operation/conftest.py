@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.admin import KEY, Guarded
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.metered import Server
+from support.gateway.admin import KEY, Guarded
+from support.gateway.metered import Server
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.http.access.keys import Keys
 

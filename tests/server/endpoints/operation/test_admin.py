@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.admin import CHAT, KEY, Guarded, chat, until_awake
+from support.gateway.admin import CHAT, KEY, Guarded, chat, until_awake
 
 from omnistage.stages.messages.to_gateway import CommandResult, Failed
 

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from support.described import assert_described
-from support.gateway import OMNI, running_gateway
+from support.api.described import assert_described
+from support.gateway.serving import OMNI, running_gateway
 from support.waiting import wait_until
 
 SPOKEN = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
+from support.gateway.serving import IMAGES, OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
 
 from omnistage.server.http.access.keys import Keys

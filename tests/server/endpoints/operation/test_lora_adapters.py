@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from support.admin import CHAT, KEY, Guarded, chat, until_awake
-from support.gateway import MODEL, OMNI, running_gateway
+from support.gateway.admin import CHAT, KEY, Guarded, chat, until_awake
+from support.gateway.serving import MODEL, OMNI, running_gateway
 
 from omnistage.server.http.access.keys import Keys
 from omnistage.stages.messages.to_gateway import CommandResult, Failed, Lora

@@ -4,7 +4,7 @@ import json
 import socket
 
 import pytest
-from support.metered import CHAT, PICTURES, SPEECH, SPOKEN, Server, change, chat_body
+from support.gateway.metered import CHAT, PICTURES, SPEECH, SPOKEN, Server, change, chat_body
 
 
 @pytest.mark.parametrize("stream", [False, True])

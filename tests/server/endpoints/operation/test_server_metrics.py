@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 
 import pytest
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.metered import CHAT, PICTURES, SPEECH, SPOKEN, Server, change
-from support.metrics_docs import documented, exposed
+from support.gateway.metered import CHAT, PICTURES, SPEECH, SPOKEN, Server, change
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
+from support.repository.metrics_docs import documented, exposed
 from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk

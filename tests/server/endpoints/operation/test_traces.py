@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 from starlette.requests import Request as HttpRequest
-from support.chats import TEXT, URL
-from support.gateway import OMNI, RunningGateway, running_gateway
+from support.gateway.chats import TEXT, URL
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.endpoints.operation.traces import refuse_others

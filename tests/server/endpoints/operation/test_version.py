@@ -3,7 +3,7 @@
 from importlib.metadata import packages_distributions, version
 
 import httpx
-from support.described import assert_described
+from support.api.described import assert_described
 
 from omnistage.stage_configs.packages import installed
 

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 from openai import BadRequestError, OpenAI
-from support.cascade import TRANSCRIBER
-from support.cascade_talk import TEXT, asked_of, speak
-from support.gateway import MODEL, RunningGateway, running_gateway
-from support.realtime import talking
+from support.gateway.cascade import TRANSCRIBER
+from support.gateway.serving import MODEL, RunningGateway, running_gateway
+from support.realtime.cascade_talk import TEXT, asked_of, speak
+from support.realtime.client import talking
 
 from omnistage.stages.messages.body import Transcribe
 

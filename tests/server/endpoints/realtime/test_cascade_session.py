@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cascade import CASCADE
-from support.cascade_talk import TEXT, asked_of, speak
-from support.fake_stages import SAMPLES_PER_FRAME
-from support.gateway import RunningGateway, running_gateway
-from support.realtime import Talk, talking, tone
+from support.fakes.stages import SAMPLES_PER_FRAME
+from support.gateway.cascade import CASCADE
+from support.gateway.serving import RunningGateway, running_gateway
+from support.realtime.cascade_talk import TEXT, asked_of, speak
+from support.realtime.client import Talk, talking, tone
 from support.waiting import wait_until
 
 from omnistage.stages.messages.body import GivenText

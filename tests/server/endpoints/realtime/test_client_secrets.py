@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 from openai import OpenAI
-from support.client_secrets import BETA, KEY, SECRETS, Json, opened, posted
-from support.gateway import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
-from support.openai_spec import assert_valid
-from support.realtime_order import bare
+from support.api.openai_spec import assert_valid
+from support.gateway.serving import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
+from support.realtime.client_secrets import BETA, KEY, SECRETS, Json, opened, posted
+from support.realtime.order import bare
 
 from omnistage.server.http.access.keys import Keys
 from omnistage.server.options.bounds import SessionBounds

@@ -7,10 +7,10 @@ import base64
 
 import numpy as np
 import pytest
-from support.fake_stages import SAMPLES_PER_FRAME
-from support.gateway import RunningGateway
-from support.realtime import Talk, tone
-from support.realtime_talk import error_of, last_messages
+from support.fakes.stages import SAMPLES_PER_FRAME
+from support.gateway.serving import RunningGateway
+from support.realtime.client import Talk, tone
+from support.realtime.talk import error_of, last_messages
 
 from omnistage.server.realtime.voice.formats import encoded
 

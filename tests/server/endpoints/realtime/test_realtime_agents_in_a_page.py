@@ -7,15 +7,15 @@ from typing import Any
 
 import httpx
 import pytest
-from support import fake_stages
-from support.gateway import OMNI, RunningGateway, running_gateway
+from support.fakes import stages as fake_stages
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
 
 pytest.importorskip("aiortc", reason="the extra omnistage[webrtc] is not installed")
 pytest.importorskip("playwright", reason="`make browser` installs playwright")
 
 from playwright.async_api import Page
-from support.browser import NO_BROWSER, PageCall, browser_path, browsing
-from support.realtime_tools import TOOL_TEXT, Speaker, tool_call
+from support.realtime.browser import NO_BROWSER, PageCall, browser_path, browsing
+from support.realtime.tools import TOOL_TEXT, Speaker, tool_call
 
 BUNDLE = os.environ.get("OMNISTAGE_AGENTS_JS")  # the package's own file for pages
 # A session as the package's documentation has it, whose microphone can be muted. What the server

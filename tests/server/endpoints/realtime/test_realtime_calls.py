@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
+from support.gateway.serving import MODEL, OMNI, RunningGateway, running_gateway
 from support.waiting import until, wait_until
 
 pytest.importorskip("aiortc", reason="the extra omnistage[webrtc] is not installed")
 
-from support.webrtc import PATH, Caller, calling
+from support.realtime.webrtc import PATH, Caller, calling
 
 from omnistage.server.http.access.keys import Keys
 from omnistage.server.realtime.webrtc.calls import MODULE as BRIDGE

@@ -6,13 +6,13 @@ import socket
 from pathlib import Path
 
 import pytest
-from support.gateway import MODEL, OMNI, running_gateway
+from support.gateway.serving import MODEL, OMNI, running_gateway
 
 pytest.importorskip("aiortc", reason="the extra omnistage[webrtc] is not installed")
 
 from aiortc import RTCSessionDescription
-from support.udp_relay import relaying
-from support.webrtc import Caller
+from support.realtime.udp_relay import relaying
+from support.realtime.webrtc import Caller
 
 from omnistage.server.options.gateway import CallNetwork
 

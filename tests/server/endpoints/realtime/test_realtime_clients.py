@@ -9,9 +9,9 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
-from support.cascade import CASCADE, SPEECH
-from support.gateway import MODEL, RunningGateway, running_gateway
-from support.realtime import Talk, silence, talking, tone
+from support.gateway.cascade import CASCADE, SPEECH
+from support.gateway.serving import MODEL, RunningGateway, running_gateway
+from support.realtime.client import Talk, silence, talking, tone
 
 from omnistage.server.endpoints.realtime import realtime
 

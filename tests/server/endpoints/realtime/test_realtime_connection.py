@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 import pytest
-from support.gateway import OMNI, TEXT_ONLY, RunningGateway, running_gateway
-from support.realtime import PATH, Talk, talking
-from support.realtime_talk import MANUAL, error_of
+from support.gateway.serving import OMNI, TEXT_ONLY, RunningGateway, running_gateway
+from support.realtime.client import PATH, Talk, talking
+from support.realtime.talk import MANUAL, error_of
 from support.waiting import wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fuzz import damaged, fuzzed, num_cases, odd
-from support.gateway import RunningGateway
-from support.realtime import PATH, Talk, silence, talking, tone
+from support.gateway.serving import RunningGateway
+from support.hostile.fuzz import damaged, fuzzed, num_cases, odd
+from support.realtime.client import PATH, Talk, silence, talking, tone
 from support.waiting import wait_until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import fake_stages
-from support.gateway import RunningGateway
-from support.realtime import Talk, silence, talking, tone
-from support.realtime_turns import detect, speak
+from support.fakes import stages as fake_stages
+from support.gateway.serving import RunningGateway
+from support.realtime.client import Talk, silence, talking, tone
+from support.realtime.turns import detect, speak
 from support.waiting import wait_until
 
 from omnistage.server.realtime import listener

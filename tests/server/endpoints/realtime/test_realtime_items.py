@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support.gateway import RunningGateway
-from support.realtime import Talk, silence, tone
-from support.realtime_talk import error_of, last_messages
+from support.gateway.serving import RunningGateway
+from support.realtime.client import Talk, silence, tone
+from support.realtime.talk import error_of, last_messages
 
 from omnistage.server.media import containers, sound
 from omnistage.server.media.sound import RawAudio

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.realtime import Talk, silence, talking, tone
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
+from support.realtime.client import Talk, silence, talking, tone
 from support.waiting import wait_until
 
 from omnistage.server.media.sound import RawAudio, SoundTrack

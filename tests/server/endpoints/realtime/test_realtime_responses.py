@@ -4,10 +4,10 @@ from typing import Any
 
 import httpx
 import pytest
-from support import fake_stages
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.realtime import Talk, talking
-from support.realtime_talk import MANUAL, error_of, last_messages
+from support.fakes import stages as fake_stages
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
+from support.realtime.client import Talk, talking
+from support.realtime.talk import MANUAL, error_of, last_messages
 from support.waiting import wait_until
 
 from omnistage.server.realtime.answering import answers

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.gateway import RunningGateway
-from support.realtime import Talk, silence, talking, tone
+from support.gateway.serving import RunningGateway
+from support.realtime.client import Talk, silence, talking, tone
 
 from omnistage.server.realtime import transcripts
 

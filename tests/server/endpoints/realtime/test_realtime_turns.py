@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gateway import OMNI, RunningGateway, running_gateway
-from support.onnx_files import model
-from support.realtime import Talk, silence, talking, tone
-from support.realtime_turns import detect, speak
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
+from support.models.onnx_files import model
+from support.realtime.client import Talk, silence, talking, tone
+from support.realtime.turns import detect, speak
 
 Json = dict[str, Any]
 PCM = {"type": "audio/pcm", "rate": 24_000}

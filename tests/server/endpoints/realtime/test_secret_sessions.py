@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from support.client_secrets import BETA, KEY, SECRETS, Json, opened, posted
-from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
-from support.realtime import PATH, Talk, talking
+from support.gateway.serving import MODEL, OMNI, RunningGateway, running_gateway
+from support.realtime.client import PATH, Talk, talking
+from support.realtime.client_secrets import BETA, KEY, SECRETS, Json, opened, posted
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol

@@ -5,9 +5,9 @@ from typing import Any
 import httpx
 import pytest
 from openai import APIError, BadRequestError, InternalServerError, OpenAI
-from support.fake_stages import WORDS
-from support.gateway import MODEL, RunningGateway
-from support.spoken_chats import NUM_FRAMES, TEXT, asked, events_of, spoken
+from support.fakes.stages import WORDS
+from support.gateway.serving import MODEL, RunningGateway
+from support.gateway.spoken_chats import NUM_FRAMES, TEXT, asked, events_of, spoken
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from support.doors import ONE_SHOT
-from support.gateway import MIXED, TEXT_ONLY, RunningGateway, running_gateway
-from support.image_responses import (
+from support.api.doors import ONE_SHOT
+from support.gateway.image_responses import (
     CALL,
     DATA_URL,
     DRAWN,
@@ -21,7 +20,8 @@ from support.image_responses import (
     user,
     whole,
 )
-from support.pictures import pixels_of
+from support.gateway.serving import MIXED, TEXT_ONLY, RunningGateway, running_gateway
+from support.media.pictures import pixels_of
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ import httpx
 import numpy as np
 import pytest
 from openai import BadRequestError, OpenAI
-from support.doors import ONE_SHOT
-from support.gateway import EMBEDDING, MODEL, RunningGateway, running_gateway
-from support.hanging_up import hang_up
-from support.openai_answers import strict_client
-from support.openai_spec import assert_valid
+from support.api.doors import ONE_SHOT
+from support.api.openai_answers import strict_client
+from support.api.openai_spec import assert_valid
+from support.faults.hanging_up import hang_up
+from support.gateway.serving import EMBEDDING, MODEL, RunningGateway, running_gateway
 
 from omnistage.server.tasks.embeddings import MAX_INPUTS, EmbeddingRequest
 from omnistage.stages.messages.body import Embed

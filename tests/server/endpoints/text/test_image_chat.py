@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-from support.gateway import EMBEDDING, MODEL, RunningGateway, running_gateway
-from support.openai_answers import ask
-from support.pictures import pixels_of, png
+from support.api.openai_answers import ask
+from support.gateway.serving import EMBEDDING, MODEL, RunningGateway, running_gateway
+from support.media.pictures import pixels_of, png
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stages.messages.to_stage import Request

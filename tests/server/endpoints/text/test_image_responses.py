@@ -7,8 +7,8 @@ import httpx
 import pytest
 from openai import OpenAI
 from openai.types.responses import response_output_item as items
-from support.gateway import MODEL, RunningGateway
-from support.image_responses import (
+from support.api.openai_spec import assert_valid
+from support.gateway.image_responses import (
     CALL,
     DATA_URL,
     DRAWN,
@@ -21,8 +21,8 @@ from support.image_responses import (
     user,
     whole,
 )
-from support.openai_spec import assert_valid
-from support.pictures import mask_png, pixels_of
+from support.gateway.serving import MODEL, RunningGateway
+from support.media.pictures import mask_png, pixels_of
 
 BEGIN = ["created", "in_progress"]
 

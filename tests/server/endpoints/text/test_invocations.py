@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.gateway import EMBEDDING, MODEL, OMNI, running_gateway
+from support.gateway.serving import EMBEDDING, MODEL, OMNI, running_gateway
 
 from omnistage.server.http.access.keys import Keys
 

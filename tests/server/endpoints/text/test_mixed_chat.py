@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-from support.gateway import MIXED, MODEL, RunningGateway, running_gateway
-from support.pictures import pixels_of
+from support.gateway.serving import MIXED, MODEL, RunningGateway, running_gateway
+from support.media.pictures import pixels_of
 
 URL = "/v1/chat/completions"
 ALL = ["text", "audio", "image"]

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-from support.fake_stages import WORDS, text_of
-from support.gateway import MODEL, RunningGateway
-from support.response_events import COMMON, checked_events
-from support.responses import TEXT, URL, Event, body_of, refused, whole
+from support.api.response_events import COMMON, checked_events
+from support.fakes.stages import WORDS, text_of
+from support.gateway.responses import TEXT, URL, Event, body_of, refused, whole
+from support.gateway.serving import MODEL, RunningGateway
 
 from omnistage.server.endpoints.text import responses
 from omnistage.server.http.request import MAX_LOOP_BYTES
@@ -216,7 +216,7 @@ def test_a_conversation_that_fits_the_second_time_is_answered_as_a_whole(
     def is_refused(body: Any) -> str:
         return "refuse" if len(body.fields["messages"]) > 4 else text_of(body)
 
-    monkeypatch.setattr("support.fake_stages.text_of", is_refused)
+    monkeypatch.setattr("support.fakes.stages.text_of", is_refused)
     response = openai.responses.create(model=MODEL, input=turns("words"), truncation="auto")
     assert (response.output_text, response.truncation) == (TEXT, "auto")
     events = events_of(client, turns("words"), truncation="auto")  # type: ignore[arg-type]

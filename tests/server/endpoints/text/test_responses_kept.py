@@ -9,9 +9,9 @@ import httpx
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response
-from support.gateway import EMBEDDING, MODEL, TEXT_ONLY, RunningGateway, running_gateway
-from support.openai_spec import assert_valid
-from support.responses import TEXT, URL, body_of, refused, whole
+from support.api.openai_spec import assert_valid
+from support.gateway.responses import TEXT, URL, body_of, refused, whole
+from support.gateway.serving import EMBEDDING, MODEL, TEXT_ONLY, RunningGateway, running_gateway
 
 from omnistage.server.endpoints.text import kept_responses
 from omnistage.server.http.access.keys import Keys

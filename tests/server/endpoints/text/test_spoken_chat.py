@@ -9,10 +9,10 @@ import httpx
 import numpy as np
 import pytest
 from openai import BadRequestError, OpenAI
-from support.audio import SHORTEST, num_samples_of, samples_of
-from support.fake_stages import SAMPLES_PER_FRAME
-from support.gateway import MODEL, RunningGateway
-from support.spoken_chats import NUM_FRAMES, TEXT, asked, events_of, spoken
+from support.fakes.stages import SAMPLES_PER_FRAME
+from support.gateway.serving import MODEL, RunningGateway
+from support.gateway.spoken_chats import NUM_FRAMES, TEXT, asked, events_of, spoken
+from support.media.audio import SHORTEST, num_samples_of, samples_of
 
 from omnistage.server.tasks.chat.checks import CHAT_FORMATS
 

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-from support.fake_stages import WORDS
-from support.gateway import MODEL, RunningGateway, running_gateway
+from support.fakes.stages import WORDS
+from support.gateway.serving import MODEL, RunningGateway, running_gateway
 
 from omnistage.server.tasks.chat.completion_fields import COMPLETION_DONE, CompletionRequest
 from omnistage.server.tasks.chat.fields import IGNORED

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.gateway import EMBEDDING, MODEL, RunningGateway, running_gateway
+from support.gateway.serving import EMBEDDING, MODEL, RunningGateway, running_gateway
 
 from omnistage.server.http.access.keys import Keys
 from omnistage.server.tasks.chat.token_fields import MAX_CHARACTERS

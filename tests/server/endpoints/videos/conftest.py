@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from support.gateway import STUDIO, RunningGateway, running_gateway
-from support.video_jobs import URL, client_of
+from support.gateway.serving import STUDIO, RunningGateway, running_gateway
+from support.gateway.video_jobs import URL, client_of
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from openai import OpenAI
-from support.doors import ONE_SHOT
-from support.fake_stages import FakeStage
-from support.gateway import RunningGateway, making_videos, running_gateway
-from support.openai_spec import assert_valid
-from support.pictures import png
-from support.prompts import data_url, video_bytes
+from support.api.doors import ONE_SHOT
+from support.api.openai_spec import assert_valid
+from support.api.prompts import data_url, video_bytes
+from support.fakes.stages import FakeStage
+from support.gateway.serving import RunningGateway, making_videos, running_gateway
+from support.media.pictures import png
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")

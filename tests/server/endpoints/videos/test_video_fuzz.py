@@ -9,12 +9,12 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.doors import ONE_SHOT
-from support.fuzz import assert_answered, damaged, fuzzed, odd_values
-from support.gateway import MODEL, making_videos, running_gateway
-from support.pictures import mask_png, png
-from support.prompts import data_url, video_bytes
-from support.sounds import tone, wav_of
+from support.api.doors import ONE_SHOT
+from support.api.prompts import data_url, video_bytes
+from support.gateway.serving import MODEL, making_videos, running_gateway
+from support.hostile.fuzz import assert_answered, damaged, fuzzed, odd_values
+from support.media.pictures import mask_png, png
+from support.media.sounds import tone, wav_of
 
 from omnistage.server.options.bounds import VideoBounds
 from omnistage.server.tasks.videos.media import FIELDS

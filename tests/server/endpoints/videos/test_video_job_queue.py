@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from support.gateway import OMNI, STUDIO, RunningGateway, running_gateway
-from support.prompts import data_url, video_bytes
-from support.video_jobs import SIZE, URL, client_of, create, done, job_of, when
+from support.api.prompts import data_url, video_bytes
+from support.gateway.serving import OMNI, STUDIO, RunningGateway, running_gateway
+from support.gateway.video_jobs import SIZE, URL, client_of, create, done, job_of, when
 from support.waiting import wait_until
 
 from omnistage.server.http.access.keys import Keys

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from openai import NotFoundError, OpenAI
 from PIL import Image
-from support.gateway import MODEL, RunningGateway
-from support.openai_spec import assert_valid
-from support.pictures import png
-from support.video_jobs import SIZE, URL, create, done, job_of, when
+from support.api.openai_spec import assert_valid
+from support.gateway.serving import MODEL, RunningGateway
+from support.gateway.video_jobs import SIZE, URL, create, done, job_of, when
+from support.media.pictures import png
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
 

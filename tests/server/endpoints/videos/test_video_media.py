@@ -9,12 +9,12 @@ import av
 import httpx
 import numpy as np
 import pytest
-from support.doors import ONE_SHOT
-from support.gateway import STUDIO, RunningGateway, running_gateway
-from support.pictures import mask_png, png
-from support.prompts import data_url, video_bytes
-from support.sounds import tone, wav_of
-from support.taken_drawing import TakenDrawing
+from support.api.doors import ONE_SHOT
+from support.api.prompts import data_url, video_bytes
+from support.gateway.serving import STUDIO, RunningGateway, running_gateway
+from support.gateway.taken_drawing import TakenDrawing
+from support.media.pictures import mask_png, png
+from support.media.sounds import tone, wav_of
 
 URL = "/v1/videos/sync"
 FRAMES, SIDE = 5, 32

@@ -8,7 +8,7 @@ import av
 import httpx
 import numpy as np
 import pytest
-from support.gateway import MODEL, RunningGateway, running_gateway
+from support.gateway.serving import MODEL, RunningGateway, running_gateway
 
 VIDEOS = {
     "model": MODEL,

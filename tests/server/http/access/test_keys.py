@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 from openai import AuthenticationError, OpenAI
-from support.gateway import IMAGES, MODEL, OMNI, RunningGateway, running_gateway
+from support.gateway.serving import IMAGES, MODEL, OMNI, RunningGateway, running_gateway
 
 from omnistage.server.http.access.keys import Keys
 

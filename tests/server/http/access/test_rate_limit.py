@@ -7,7 +7,7 @@ import httpx
 import pytest
 from openai import OpenAI, RateLimitError
 from starlette.types import Message, Receive, Scope, Send
-from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
+from support.gateway.serving import MODEL, OMNI, RunningGateway, running_gateway
 
 from omnistage.server.http.access import rate_limit
 from omnistage.server.http.access.keys import Keys

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 import pytest
-from support.gateway import OMNI, RunningGateway, running_gateway
+from support.gateway.serving import OMNI, RunningGateway, running_gateway
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.http11 import MAX_LINE_LENGTH

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from support.fake_stages import WORDS
-from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
+from support.fakes.stages import WORDS
+from support.gateway.serving import MODEL, OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol

@@ -8,7 +8,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.audio import (
+from support.media.audio import (
     RATE_HZ,
     SHORTEST,
     channels_of,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.recorded import (
+from support.media.recorded import (
     Frames,
     decoded_frames,
     encoded_video,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.realtime_order import Order, check_event, words_of
+from support.realtime.order import Order, check_event, words_of
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.http.protocol.outbox import Outbox

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.gateway import RunningGateway
-from support.realtime import silence, speech_like, talking, tone
+from support.gateway.serving import RunningGateway
+from support.realtime.client import silence, speech_like, talking, tone
 
 from omnistage.server.realtime.voice.detectors import (
     SPEECH_DB,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.onnx_files import model
-from support.realtime import silence, tone
+from support.models.onnx_files import model
+from support.realtime.client import silence, tone
 from transformers import WhisperFeatureExtractor
 
 from omnistage.server.realtime.audio_settings import AudioInput, SemanticVad, ServerVad

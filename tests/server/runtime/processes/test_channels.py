@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.gateway import OMNI
-from support.notes import NOTES, Note
+from support.channels.notes import NOTES, Note
+from support.gateway.serving import OMNI
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor

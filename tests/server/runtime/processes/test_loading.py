@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from rich.console import Console
-from support.fake_stages import FakeGraph
-from support.gateway import OMNI, SharedConnector
+from support.fakes.stages import FakeGraph
+from support.gateway.serving import OMNI, SharedConnector
 from support.waiting import until
 
 from omnistage.server.runtime.fleet import StageDied

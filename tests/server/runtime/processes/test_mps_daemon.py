@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_mps import FakeMps
+from support.fakes.mps import FakeMps
 from support.waiting import wait_until
 
 from omnistage.connectors.sweep import sweep

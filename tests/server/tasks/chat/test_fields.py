@@ -9,8 +9,8 @@ import httpx
 import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
-from support.gateway import MODEL, RunningGateway
-from support.prompts import PICTURE, image_part
+from support.api.prompts import PICTURE, image_part
+from support.gateway.serving import MODEL, RunningGateway
 
 from omnistage.server.responses.schema import (
     NOT_DONE,

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.prompts import PICTURE, SHORT, image_part, sound_part, text, video_part
+from support.api.prompts import PICTURE, SHORT, image_part, sound_part, text, video_part
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.common.fields import parse

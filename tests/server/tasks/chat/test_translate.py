@@ -5,8 +5,8 @@ from typing import Any
 
 import httpx
 import pytest
-from support.gateway import MODEL, TEXT_ONLY, RunningGateway, running_gateway
-from support.prompts import image_part, picture, sound, sound_part
+from support.api.prompts import image_part, picture, sound, sound_part
+from support.gateway.serving import MODEL, TEXT_ONLY, RunningGateway, running_gateway
 
 from omnistage.stages.messages.to_stage import MediumPiece
 

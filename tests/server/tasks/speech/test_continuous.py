@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.bodies import given_text, speech_request
-from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, FakeGraph
-from support.gateway import OMNI, SharedConnector
+from support.api.bodies import given_text, speech_request
+from support.fakes.stages import FRAMES, SAMPLES_PER_FRAME, FakeGraph
+from support.gateway.serving import OMNI, SharedConnector
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.runtime.flight import Ticket

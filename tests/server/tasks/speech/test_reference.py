@@ -6,7 +6,7 @@ import wave
 
 import numpy as np
 import pytest
-from support.sounds import data_url, tone, wav_of
+from support.media.sounds import data_url, tone, wav_of
 
 from omnistage.server.common.errors import ApiError
 from omnistage.server.tasks.speech.reference import (

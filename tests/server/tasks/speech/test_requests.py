@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.bodies import speech_request
+from support.api.bodies import speech_request
 
 from omnistage.server.runtime.request import (
     AudioOutput,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.begun_together import begin_together, gate_steps
-from support.controlled import Controlled
-from support.loras import write_lora
+from support.denoising.begun_together import begin_together, gate_steps
+from support.denoising.controlled import Controlled
+from support.models.loras import write_lora
 from support.tiny_pipelines import TIMEOUT_S, error, result
 
 from omnistage.stages.diffusion.checkpoint import make_tiny

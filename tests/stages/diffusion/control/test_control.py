@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.controlled import Controlled
+from support.denoising.controlled import Controlled
 from support.tiny_pipelines import result
 
 from omnistage.stages.diffusion.control.control import ControlOptions

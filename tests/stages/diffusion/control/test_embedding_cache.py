@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.controlled import Controlled
+from support.denoising.controlled import Controlled
 from support.tiny_pipelines import error, result
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput

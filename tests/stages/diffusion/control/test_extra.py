@@ -7,7 +7,7 @@ from typing import Any
 import diffusers
 import pytest
 import yaml
-from support.extra_arguments import refusal
+from support.denoising.extra_arguments import refusal
 
 from omnistage.stages.diffusion.control.extra import ExtraOptions
 from omnistage.stages.diffusion.request.task_classes import classes_over

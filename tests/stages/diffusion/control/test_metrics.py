@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import torch
-from support.metrics_docs import documented, exposed, families_in, rendered
+from support.repository.metrics_docs import documented, exposed, families_in, rendered
 
 from omnistage.stages.diffusion.control.embedding_cache import EmbeddingCache
 from omnistage.stages.diffusion.control.metrics import DiffusionMetrics

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from diffusers.hooks import FirstBlockCacheConfig, MagCacheConfig, TaylorSeerCacheConfig
-from support.begun_together import begin_together
-from support.controlled import Controlled
+from support.denoising.begun_together import begin_together
+from support.denoising.controlled import Controlled
 from support.tiny_pipelines import error, result
 
 from omnistage.stages.worker.failure import RequestError

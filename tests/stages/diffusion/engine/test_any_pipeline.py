@@ -11,9 +11,9 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.pipelines.auto_pipeline import AUTO_TEXT2IMAGE_PIPELINES_MAPPING
-from support.begun_together import begin_together
-from support.stage_outputs import stage_over
-from support.tiny_if import make_tiny_if
+from support.denoising.begun_together import begin_together
+from support.models.tiny_if import make_tiny_if
+from support.stages.stage_outputs import stage_over
 from support.tiny_pipelines import doubled, error, made, quiet, result
 
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher

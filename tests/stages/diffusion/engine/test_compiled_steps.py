@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.begun_together import begin_together
 from support.compiling import counted_codes
+from support.denoising.begun_together import begin_together
 
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher

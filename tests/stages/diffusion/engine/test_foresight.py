@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.begun_together import begin_together
+from support.denoising.begun_together import begin_together
 from support.tiny_pipelines import GUIDANCE, Served, Settings, doubled, error, made, result
 
 from omnistage.stages.diffusion.engine.foresight import Foresight

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.begun_together import begin_together
-from support.stage_outputs import stage_over
+from support.denoising.begun_together import begin_together
+from support.stages.stage_outputs import stage_over
 from support.tiny_pipelines import TIMEOUT_S, Served, Settings, error, result
 
 from omnistage.stages.diffusion.engine import job as job_module

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import FirstBlockCacheConfig, FluxPipeline
-from support.begun_together import begin_together, gate_steps
+from support.denoising.begun_together import begin_together, gate_steps
 from support.tiny_pipelines import (
     GUIDANCE,
     TIMEOUT_S,

@@ -20,11 +20,11 @@ from diffusers import (
     UniPCMultistepScheduler,
     WanTransformer3DModel,
 )
-from support.gateway import outputs_of
-from support.in_process import served
-from support.silent_pipelines import SLOW_S, SilentPipeline, SilentWan, ToyPipeline
-from support.stage_outputs import Outputs, stage_over
-from support.tiny_if import make_tiny_if
+from support.gateway.serving import outputs_of
+from support.models.silent_pipelines import SLOW_S, SilentPipeline, SilentWan, ToyPipeline
+from support.models.tiny_if import make_tiny_if
+from support.stages.in_process import served
+from support.stages.stage_outputs import Outputs, stage_over
 from support.tiny_pipelines import TIMEOUT_S, doubled, quiet
 
 from omnistage.server.runtime.request import GraphRequest, ImageOutput
@@ -221,7 +221,7 @@ async def test_a_request_far_longer_than_its_deadlines_is_served_without_a_callb
     steps, limit_s = 40, 6.0  # 24 times a step, on a busy machine too
     write_tiny("qwen-image", tmp_path / "model")
     engine = {
-        "pipeline_class": "support.silent_pipelines.SlowSilentPipeline",
+        "pipeline_class": "support.models.silent_pipelines.SlowSilentPipeline",
         "warm_up": SMALL,
         "max_megapixels": 1,
     }

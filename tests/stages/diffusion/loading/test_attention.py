@@ -9,7 +9,7 @@ import pytest
 import torch
 from diffusers.hooks import FirstBlockCacheConfig
 from diffusers.models.attention_dispatch import dispatch_attention_fn
-from support.begun_together import begin_together
+from support.denoising.begun_together import begin_together
 from support.tiny_pipelines import Served, Settings, error, result
 from torch.utils._python_dispatch import TorchDispatchMode
 

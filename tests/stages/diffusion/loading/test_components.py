@@ -5,7 +5,7 @@ from typing import Any
 
 import diffusers
 import pytest
-from support.layouts import (
+from support.models.layouts import (
     BAGEL_MODULES,
     Bagel,
     DreamIdOmni,

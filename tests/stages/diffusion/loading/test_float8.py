@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.begun_together import begin_together
-from support.controlled import Controlled
+from support.denoising.begun_together import begin_together
+from support.denoising.controlled import Controlled
 from torch import nn
 
 from omnistage.stages.diffusion.blocks.float8 import FLOAT8, Float8Linear

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from diffusers import QwenImagePipeline, QwenImageTransformer2DModel
-from support.begun_together import begin_together
 from support.compiling import counted_codes
-from support.other_device import OTHER_CPU, places
+from support.denoising.begun_together import begin_together
+from support.denoising.other_device import OTHER_CPU, places
 
 from omnistage.stages.device.start import DoesNotFit
 from omnistage.stages.diffusion.blocks.compiled import is_compiled

@@ -11,9 +11,9 @@ import pytest
 import torch
 from diffusers import SkipLayerGuidance
 from PIL import Image
-from support.begun_together import begin_together
-from support.modular_folders import MODULAR, called, load_bare, write_modular
-from support.stage_outputs import Outputs, stage_over
+from support.denoising.begun_together import begin_together
+from support.models.modular_folders import MODULAR, called, load_bare, write_modular
+from support.stages.stage_outputs import Outputs, stage_over
 from typer.testing import CliRunner
 
 from omnistage.connectors.chunk import Tensor

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.layouts import (
+from support.denoising.other_device import OTHER_CPU, places
+from support.models.layouts import (
     BAGEL_MODULES,
     SIZE,
     Bagel,
@@ -16,7 +17,6 @@ from support.layouts import (
     MammothModa2,
     OmniGen2,
 )
-from support.other_device import OTHER_CPU, places
 from torch import nn
 
 from omnistage.stages.diffusion.loading.components import Parts, Roles

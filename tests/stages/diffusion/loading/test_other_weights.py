@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.controlled import Controlled
+from support.denoising.controlled import Controlled
 from support.tiny_pipelines import quiet, result
 
 from omnistage.stages.device.shared_weights import shared_weights

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.controlled import Controlled
-from support.loras import write_lora
-from support.other_device import OTHER_CPU, places
+from support.denoising.controlled import Controlled
+from support.denoising.other_device import OTHER_CPU, places
+from support.models.loras import write_lora
 from support.tiny_pipelines import error, quiet, result
 
 from omnistage.stages.diffusion.checkpoint import make_tiny

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.begun_together import begin_together
-from support.other_device import OTHER_CPU
+from support.denoising.begun_together import begin_together
+from support.denoising.other_device import OTHER_CPU
 from support.tiny_pipelines import TIMEOUT_S, Served, Settings, error, result
 
 from omnistage.stages.diffusion.blocks.compiled import compile_forward

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.spread import TOGETHER, Spread, check_pictures, spread_over_ranks
+from support.denoising.spread import TOGETHER, Spread, check_pictures, spread_over_ranks
 from support.tiny_pipelines import TIMEOUT_S, Settings, error, result
 
 from omnistage.stages.diffusion.ranks.peers import RankError

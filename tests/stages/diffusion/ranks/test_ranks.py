@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.loras import write_lora
-from support.spread import EXTENSION, TOGETHER, Spread, check_pictures, spread_over_ranks
+from support.denoising.spread import EXTENSION, TOGETHER, Spread, check_pictures, spread_over_ranks
+from support.models.loras import write_lora
 from support.tiny_pipelines import TIMEOUT_S, Settings, error, made, quiet, result
 
 from omnistage.stages.diffusion.checkpoint import make_tiny, write_tiny

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers.models.attention_dispatch import _AttentionBackendRegistry
-from support.shared_calls import Shared, Sharing, shared_calls
+from support.denoising.shared_calls import Shared, Sharing, shared_calls
 
 from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.diffusion.ranks.sequences import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.loras import write_lora
-from support.spread import TOGETHER, Spread, check_pictures, spread_over_ranks
+from support.denoising.spread import TOGETHER, Spread, check_pictures, spread_over_ranks
+from support.models.loras import write_lora
 from support.tiny_pipelines import TIMEOUT_S, Settings, error, made, quiet, result
 
 from omnistage.stages.device.shared_weights import shared_weights
@@ -19,7 +19,7 @@ from omnistage.stages.worker.failure import RequestError
 
 pytestmark = pytest.mark.engine
 
-EXTENSION: dict[str, Any] = {"worker_extension_cls": "support.shard_extension.Sharded"}
+EXTENSION: dict[str, Any] = {"worker_extension_cls": "support.denoising.shard_extension.Sharded"}
 OTHER_SEED = 7
 
 

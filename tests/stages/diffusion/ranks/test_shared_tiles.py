@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.spread import Spread, spread_over_ranks
+from support.denoising.spread import Spread, spread_over_ranks
 from support.tiny_pipelines import TIMEOUT_S, Settings, error, made, quiet, result
 
 from omnistage.stages.diffusion.checkpoint import make_tiny, write_tiny

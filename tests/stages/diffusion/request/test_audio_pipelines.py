@@ -15,8 +15,8 @@ from diffusers import (
     StableAudio3AudioToAudioPipeline,
     StableAudio3InpaintPipeline,
 )
-from support.sent_sound import SAMPLE, check, pcm_of
-from support.stage_outputs import stage_over
+from support.media.sent_sound import SAMPLE, check, pcm_of
+from support.stages.stage_outputs import stage_over
 from support.tiny_pipelines.sounds import RATE, make_sound
 
 from omnistage.connectors.chunk import Tensor

@@ -5,9 +5,9 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from support.pictures import png
-from support.prompts import video_bytes
-from support.sounds import tone, wav_of
+from support.api.prompts import video_bytes
+from support.media.pictures import png
+from support.media.sounds import tone, wav_of
 from support.waiting import PATIENCE_S, until
 
 from omnistage.connectors.chunk import Tensor

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from diffusers import DiffusionPipeline
-from support.extra_arguments import refusal
-from support.stage_outputs import Outputs, ports_over
+from support.denoising.extra_arguments import refusal
+from support.stages.stage_outputs import Outputs, ports_over
 from support.tiny_pipelines import quiet
 
 from omnistage.stages.diffusion.checkpoint import write_tiny

@@ -19,8 +19,8 @@ from diffusers import (
 )
 from diffusers.pipelines.ltx2.pipeline_ltx2_condition import LTX2VideoCondition
 from PIL import Image
-from support.sent_sound import check, pcm_of
-from support.stage_outputs import Outputs, stage_over
+from support.media.sent_sound import check, pcm_of
+from support.stages.stage_outputs import Outputs, stage_over
 from support.tiny_pipelines import quiet
 from support.tiny_pipelines.films import FILM_RATE, GUIDED, KANDINSKY_RATE
 from support.tiny_pipelines.sounds import make_sound

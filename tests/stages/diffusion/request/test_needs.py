@@ -9,7 +9,12 @@ from diffusers import (
     QwenImageInpaintPipeline,
     WanVideoToVideoPipeline,
 )
-from support.media_pipelines import make_controlled, make_flux_fill, make_vace, make_wan_of_pictures
+from support.models.media_pipelines import (
+    make_controlled,
+    make_flux_fill,
+    make_vace,
+    make_wan_of_pictures,
+)
 from support.tiny_pipelines import quiet
 
 from omnistage.stages.diffusion.checkpoint import make_tiny

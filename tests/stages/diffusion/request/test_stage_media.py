@@ -10,8 +10,8 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus, pipeline_qwenimage_layered
-from support.media_pipelines import GIVEN, Given, picture
-from support.stage_outputs import stage_over
+from support.models.media_pipelines import GIVEN, Given, picture
+from support.stages.stage_outputs import stage_over
 from support.tiny_pipelines import quiet
 
 from omnistage.connectors.chunk import Tensor

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import AutoencoderKLWan
-from support.stage_outputs import ports_over
+from support.stages.stage_outputs import ports_over
 from support.waiting import until
 
 from omnistage.connectors import make_connector

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import DiffusionPipeline
-from support.stage_outputs import stage_over
+from support.stages.stage_outputs import stage_over
 from support.tiny_pipelines import quiet
 
 from omnistage.stages.diffusion.checkpoint import write_tiny

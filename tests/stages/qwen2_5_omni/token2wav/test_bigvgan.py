@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.token2wav import make_token2wav
+from support.models.token2wav import make_token2wav
 
 from omnistage.stages.qwen2_5_omni.token2wav.bigvgan import REACH, WindowVocoder
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.token2wav import make_speakers, make_token2wav, random_codes
+from support.models.token2wav import make_speakers, make_token2wav, random_codes
 
 from omnistage.stages.qwen2_5_omni.token2wav import dit as forward
 from omnistage.stages.qwen2_5_omni.token2wav import dit_layers

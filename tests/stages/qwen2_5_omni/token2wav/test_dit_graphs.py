@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from support.token2wav import make_speakers, make_token2wav, random_codes
+from support.models.token2wav import make_speakers, make_token2wav, random_codes
 
 from omnistage.stages.qwen2_5_omni.token2wav.dit import BlockDiT
 from omnistage.stages.qwen2_5_omni.token2wav.dit_blocks import (

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support.token2wav import make_token2wav
+from support.models.token2wav import make_token2wav
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import RungeKutta4ODESolver
 
 from omnistage.stages.qwen2_5_omni.token2wav.flow import (

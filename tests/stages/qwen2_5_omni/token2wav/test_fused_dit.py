@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS
-from support.token2wav import make_speakers, make_token2wav, random_codes
+from support.models.token2wav import make_speakers, make_token2wav, random_codes
 from torch.nn import functional
 
 from omnistage.stages.qwen2_5_omni.token2wav.dit import BlockDiT

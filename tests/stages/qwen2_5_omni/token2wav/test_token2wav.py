@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from support.kernels import relative_error
-from support.token2wav import (
+from support.models.token2wav import (
     MelAsSamples,
     asked,
     make_decoder,

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.token2wav import random_codes
+from support.models.token2wav import random_codes
 from typer.testing import CliRunner
 
 from omnistage.server.cli import app

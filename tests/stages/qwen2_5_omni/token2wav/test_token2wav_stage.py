@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from support.decoder_stage import StageHarness
-from support.token2wav import asked, random_codes, speak
+from support.models.token2wav import asked, random_codes, speak
+from support.stages.decoder_stage import StageHarness
 from support.waiting import until
 
 from omnistage.stages.messages.edge import Open

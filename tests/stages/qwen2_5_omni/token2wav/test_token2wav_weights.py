@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from safetensors import safe_open
-from support.token2wav import asked, speak
+from support.models.token2wav import asked, speak
 from transformers import Qwen2_5OmniForConditionalGeneration
 
 from omnistage.stages.device.start import DoesNotFit

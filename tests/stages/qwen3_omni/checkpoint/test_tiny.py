@@ -7,9 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.prompts import PICTURE, QUESTIONS, SHORT, Question, image_part, question, sound_part
-from support.prompts import text as text_part
-from support.reference import Reference
+from support.api.prompts import (
+    PICTURE,
+    QUESTIONS,
+    SHORT,
+    Question,
+    image_part,
+    question,
+    sound_part,
+)
+from support.api.prompts import text as text_part
+from support.oracles.reference import Reference
 from transformers import AutoProcessor, Qwen3OmniMoeForConditionalGeneration
 
 HELLO = QUESTIONS[0]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.lora_folders import write_lora_folder
+from support.models.lora_folders import write_lora_folder
 from vllm.model_executor.models.utils import WeightsMapper
 
 from omnistage.stages.vllm.adapters.adapted_modules import refuse_ignored

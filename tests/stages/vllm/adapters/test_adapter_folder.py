@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.lora_folders import LAYER
-from support.lora_folders import write_lora_folder as write
+from support.models.lora_folders import LAYER
+from support.models.lora_folders import write_lora_folder as write
 
 from omnistage.stages.vllm.adapters.adapter_folder import adapter_rank
 from omnistage.stages.worker.failure import RequestError

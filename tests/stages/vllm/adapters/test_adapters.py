@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.lora_folders import write_lora_folder
+from support.models.lora_folders import write_lora_folder
 
 from omnistage.stages.vllm.adapters.adapters import Adapters
 from omnistage.stages.worker.failure import RequestError

@@ -4,7 +4,7 @@ import base64
 from typing import Any
 
 from references.omnigen2_drawings import noise
-from support.pictures import file_of
+from support.media.pictures import file_of
 
 from omnistage.stages.vllm.answers.conversations import image_urls, last_text
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.exported import NUM_CODES, Sent, ints, started
+from support.bridge.exported import NUM_CODES, Sent, ints, started
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.exported import NUM_CODES, Sent, ints, of, started
+from support.bridge.exported import NUM_CODES, Sent, ints, of, started
 from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk

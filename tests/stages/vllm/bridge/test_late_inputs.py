@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fed_rows import (
+from support.bridge.fed_rows import (
     END,
     MAX_LEN,
     PAD,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.late_rows import (
+from support.bridge.late_rows import (
     END,
     LEAST,
     MAX_LEN,

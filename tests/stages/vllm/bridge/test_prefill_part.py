@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.bridge_configs import bridged_config
-from support.prefill_parts import Scheduled
+from support.bridge.bridge_configs import bridged_config
+from support.bridge.prefill_parts import Scheduled
 from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.structured_output import StructuredOutputManager

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.fake_engine import FakeEngine, write_weights
+from support.fakes.engine import FakeEngine, write_weights
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_engine import FakeEngine, made
+from support.fakes.engine import FakeEngine, made
 
 from omnistage.stages.vllm.engine.control import NO_SLEEP_ON_A_CPU
 from omnistage.stages.worker.failure import RequestError

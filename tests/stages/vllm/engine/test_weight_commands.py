@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.fake_engine import FakeEngine, made, write_weights
+from support.fakes.engine import FakeEngine, made, write_weights
 
 from omnistage.stages.vllm.engine.weights import EngineWeights
 from omnistage.stages.vllm.workers.weights_worker import LOAD, RPC
@@ -106,7 +106,7 @@ class Called(FakeEngine):
         super().__init__()
         self.answers, self.error = answers, error
         self.vllm_config.parallel_config = SimpleNamespace(
-            worker_extension_cls=extended_by("support.worker_methods.Methods"),
+            worker_extension_cls=extended_by("support.stages.worker_methods.Methods"),
             data_parallel_size=num_lanes,
         )
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.kv_layers import BLOCKS, HEAD, HEADS, LAYOUTS, SIZE, Layer, Model
+from support.bridge.kv_layers import BLOCKS, HEAD, HEADS, LAYOUTS, SIZE, Layer, Model
 
 from omnistage.stages.vllm.kv.cached_kv import CachedKv, in_order
 

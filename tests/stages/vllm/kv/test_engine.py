@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import torch
-from support.text_stage import ENGINE
+from support.stages.text_stage import ENGINE
 from support.waiting import until
 from transformers import Qwen2Config, Qwen2ForCausalLM
 

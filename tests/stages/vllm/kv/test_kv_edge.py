@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.kv_layers import SIZE, Model
+from support.bridge.kv_layers import SIZE, Model
 from support.waiting import wait_until
 
 from omnistage.connectors import make_connector

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
-from support.prompts import data_url, sound, sound_part, video_bytes
+from support.api.prompts import data_url, sound, sound_part, video_bytes
 from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY
 
 from omnistage.stages.messages.to_gateway import Reading

@@ -13,14 +13,14 @@ import pytest_asyncio
 import torch
 import yaml
 from prometheus_client import REGISTRY
-from support.bodies import chat_request
-from support.drafts import Drafted
-from support.gateway import outputs_of
-from support.in_process import served
-from support.parallel import sizes
-from support.probe_stage import Kept, Probe
-from support.text_stage import ENGINE
-from support.tiny_text import likeliest
+from support.api.bodies import chat_request
+from support.gateway.serving import outputs_of
+from support.models.tiny_text import likeliest
+from support.servers.drafts import Drafted
+from support.servers.parallel import sizes
+from support.stages.in_process import served
+from support.stages.probe_stage import Kept, Probe
+from support.stages.text_stage import ENGINE
 from torch import nn
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 DOCS = Path(__file__).parents[4] / "docs" / "adding-a-model.md"
 NUM_TOKENS = 12
 PROBE = Kind(
-    "support.probe_stage:Probe",
+    "support.stages.probe_stage:Probe",
     frozenset({"audio"}),
     takes=(payloads(Payload.ROWS),),
     is_entry=False,

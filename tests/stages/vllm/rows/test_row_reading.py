@@ -13,8 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.bridge_configs import bridged_config
-from support.row_reading import (
+from support.bridge.bridge_configs import bridged_config
+from support.bridge.row_reading import (
     BLOCK,
     LONGEST,
     MEDIA,

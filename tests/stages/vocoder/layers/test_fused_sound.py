@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.carried import CarriedStreams
 from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS
+from support.stages.carried import CarriedStreams
 from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeCode2WavConfig,

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from support.metrics_docs import documented, exposed, families_in, rendered
+from support.repository.metrics_docs import documented, exposed, families_in, rendered
 
 from omnistage.stages.worker.process.gpu_metrics import GpuMetrics
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.joined_sources import SOURCES, Play, Say
+from support.stages.joined_sources import SOURCES, Play, Say
 from support.waiting import pass_over
 
 from omnistage.stage_configs.families import KINDS
@@ -30,7 +30,7 @@ def play(tmp_path: Path) -> Iterator[Play]:
         for name in "abcd":
             takes = () if name == "a" else (text,)
             kind = Kind(
-                "support.worker_stage:JoiningStage",
+                "support.stages.worker_stage:JoiningStage",
                 frozenset({"text"}),
                 makes=text,
                 takes=takes,
