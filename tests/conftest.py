@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 from hypothesis import HealthCheck, settings
-from support import ports
+from support import forked_engines, ports
 from support.installed import Installed
 from websockets.sync.client import connect
 
@@ -242,7 +242,8 @@ def run_directory() -> Iterator[Path]:
 def cpu_engine() -> Iterator[None]:
     """The environment of engines that tests start in their own process: as the tiny graph's.
 
-    But none is forked from that process, which is full of what other tests have opened.
+    But none is forked from that process, which is full of what other tests have opened: the cores
+    are forked from one that has vLLM's modules and nothing else, their workers are spawned.
     """
     graph = load_graph(GRAPHS / "qwen3_omni_tiny.yaml", "tiny")
     with pytest.MonkeyPatch.context() as patch:
@@ -250,4 +251,5 @@ def cpu_engine() -> Iterator[None]:
         for name, value in graph.stages["thinker"].environment.items():
             patch.setenv(name, str(value))
         patch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+        patch.setattr("vllm.v1.engine.utils.get_mp_context", forked_engines.context)
         yield
