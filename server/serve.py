@@ -20,6 +20,7 @@ from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.listening import url_of
 from omnistage.server.http.protocol.head_limit import MAX_HEAD_BYTES
 from omnistage.server.http.protocol.http_protocol import GATEWAY_PROTOCOL
+from omnistage.server.http.protocol.open_files import AcceptFailures, allow_open_files
 from omnistage.server.http.protocol.socket_protocol import SOCKETS, GatewaySocket
 from omnistage.server.options.gateway import GatewayOptions, Tls
 from omnistage.server.placement.placing import PlacementError, Placing, placing_of
@@ -74,6 +75,7 @@ def serve(
     )
     report.begin()
     set_large_blocks_apart()
+    allow_open_files()
     scheme = "http" if options.tls is None else "https"
     listening = listen(host, port, scheme)
     try:
@@ -190,6 +192,7 @@ async def _serve(
     options: GatewayOptions,
     announce: Callable[[], None],
 ) -> None:
+    asyncio.get_running_loop().set_exception_handler(AcceptFailures())
     server = GatewayServer(runtime, options)
     gc.freeze()  # modules, routes and schemas live until the end: collections need not look at them
     # uvicorn handles signals while it serves and then raises them again for whoever was there

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import time
@@ -17,6 +18,7 @@ from support.gateway.serving import MODEL
 from support.waiting import wait_until
 
 from omnistage.connectors.sweep import sweep
+from omnistage.server.http.protocol.open_files import MAX_OPEN_FILES
 from omnistage.server.serve import listen
 
 TEXT = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
@@ -164,6 +166,39 @@ def test_a_killed_server_takes_its_stages_along(served: Served) -> None:
     (abandoned,) = served.folders
     sweep()
     assert not abandoned.exists()
+
+
+def test_a_server_may_open_more_files_than_its_shell_began_with(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        served = Served(tmp_path / "log")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        for process in (served.process.pid, *map(int, served.stages)):
+            allowed, _ = resource.prlimit(process, resource.RLIMIT_NOFILE)
+            assert allowed == min(hard, MAX_OPEN_FILES)
+    finally:
+        served.process.terminate()
+        served.process.wait(600)
+
+
+def test_a_server_whose_open_files_are_all_taken_says_so_in_a_line_and_goes_on(
+    served: Served,
+) -> None:
+    process = served.process.pid
+    place = httpx.URL(served.url)
+    _, hard = resource.prlimit(process, resource.RLIMIT_NOFILE)
+    num_open = len(list(Path(f"/proc/{process}/fd").iterdir()))
+    resource.prlimit(process, resource.RLIMIT_NOFILE, (num_open + 20, hard))
+    idle = [socket.create_connection((place.host, place.port)) for _ in range(200)]
+    wait_until(lambda: "no more connections can be accepted" in served.log.read_text())
+    for connection in idle:
+        connection.close()
+    answer = httpx.post(f"{served.url}/v1/chat/completions", json=TEXT, timeout=600)
+    assert answer.status_code == 200
+    assert "Traceback" not in served.log.read_text()
 
 
 def test_mps_ends_with_the_server_and_with_the_next_one_if_it_was_killed(tmp_path: Path) -> None:
