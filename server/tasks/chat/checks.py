@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 
 from omnistage.server.common.errors import invalid, unsupported
+from omnistage.server.common.fields import refuse
 from omnistage.server.common.served import check_makes, made_by
 from omnistage.server.media.audio.encoder import FORMATS
 from omnistage.server.tasks.chat.fields import RENDERING
@@ -52,7 +53,7 @@ class CheckedChat:
 
 def checked_chat(chat: ChatRequest, graph: StageGraph) -> CheckedChat:
     """Raise ApiError for fields that ask for what is not done, or that do not go together."""
-    chat.check()
+    refuse(chat.model_extra or {}, chat.refused)  # the chat itself goes to no other file
     max_tokens = chat.max_completion_tokens or chat.max_tokens
     check_sampling(chat, max_tokens)
     if chat.top_logprobs and not chat.logprobs:
