@@ -282,6 +282,7 @@ check: venv
 	$(BIN)/ruff check .
 	$(BIN)/python scripts/words.py --check
 	$(BIN)/python scripts/commits.py
+	$(BIN)/python -m pytest -q tests/test_layers.py
 	$(BIN)/mypy
 
 serve: venv
