@@ -12,6 +12,8 @@ from omnistage.server.offline.errors import Closed
 T = TypeVar("T")
 
 PATIENCE_S = 30.0  # for what was interrupted to end
+# Python handles a signal that comes just before a wait only when the wait ends.
+WAIT_S = 0.5
 
 
 class LoopThread:
@@ -53,7 +55,7 @@ class LoopThread:
 
         try:
             future = self._submit(work, work_to_the_end())  # an interrupt may come in here, too
-            return future.result()
+            return awaited(future)
         except CancelledError:
             raise Closed("It was closed before the answer was complete.", code="closed") from None
         finally:
@@ -120,6 +122,14 @@ class LoopThread:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def awaited(future: Future[T]) -> T:
+    """Returns its result, however long it takes; an interrupt ends the wait."""
+    while not future.done():
+        with suppress(TimeoutError):  # also the work's own, which the last line raises
+            return future.result(WAIT_S)
+    return future.result()
 
 
 async def anext_of(items: AsyncGenerator[T, None]) -> T:

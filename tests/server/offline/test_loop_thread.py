@@ -1,6 +1,8 @@
 """Work of other threads in the loop's: interrupted wherever, it has ended."""
 
 import asyncio
+import signal
+import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
@@ -9,6 +11,8 @@ import pytest
 
 from omnistage.server.offline.loop_thread import LoopThread
 
+PATIENCE_S = 600.0
+WAIT = threading.Condition.wait.__code__
 hand_over = asyncio.run_coroutine_threadsafe
 
 
@@ -67,3 +71,40 @@ def test_work_interrupted_before_it_is_handed_over_never_begins(
             thread.run(work.run())
     assert thread.run(asyncio.sleep(0, "goes on")) == "goes on"
     assert not work.begun.is_set()
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also below a shell's job in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_an_interrupt_that_wakes_no_wait_is_handled_while_the_work_goes_on(
+    thread: LoopThread,
+) -> None:
+    """As one that comes just before a wait; here another thread gets the signal."""
+    work = Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(work.run())
+    assert work.is_cancelled
+
+
+class Interrupting:
+    """Work that interrupts the program once the main thread waits for it, and goes on."""
+
+    is_cancelled = False
+
+    async def run(self) -> None:
+        waiting = threading.main_thread().ident
+        assert waiting is not None
+        while sys._current_frames()[waiting].f_code is not WAIT:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        except asyncio.CancelledError:
+            self.is_cancelled = True
+            raise
