@@ -27,7 +27,6 @@ from omnistage.server.placement.placing import PlacementError, Placing, placing_
 from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.processes.loading import show_loading
 from omnistage.server.runtime.processes.mps_daemon import end_daemon, mps_daemon
-from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.telemetry.logs import LogFormat, configure_logging, log_environment
@@ -53,14 +52,15 @@ def serve(
     graph: StageGraph,
     host: str,
     port: int,
-    launch: StageLauncher = StageProcess,
+    launch: StageLauncher | None = None,
     options: GatewayOptions = DEFAULTS,
     *,
     page_at: PageAt | None = None,
 ) -> int:
     """Serve until SIGINT or SIGTERM; the exit code.
 
-    `page_at`: makes what runs beside the server, a page for it, from the server's URL.
+    `launch`: starts stages in place of processes. `page_at`: makes what runs beside the server, a
+    page for it, from the server's URL.
 
     Raises CannotListen if the address cannot be had, and MpsError if MPS cannot.
     """
@@ -87,14 +87,13 @@ def serve(
             options = replace(options, videos=videos)
         try:
             environment = log_environment(options.log_level)
-            placing = placing_of(graph, run.path, launch, environment)
-            launch, release = placing.launch, placing.release
+            placing = placing_of(graph, run.path, environment, launch)
             runtime = Runtime(
                 graph,
                 run.path,
-                launch,
+                placing.launch,
                 max_requests=options.max_requests,
-                release=release,
+                release=placing.release,
                 first_sound_s=options.first_sound_s,
             )
             placing.listen(runtime.fleet.lose, runtime.fleet.is_ready)

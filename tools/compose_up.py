@@ -38,8 +38,10 @@ OPENED = {
 KILL = """
 import os, pathlib, signal
 for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-    words = path.read_bytes().decode(errors="replace").split("\\0")
-    if "omnistage.stages.worker.worker" in words and words[words.index("--stage") + 1] == "talker":
+    words = path.read_bytes().decode(errors="replace").replace("\\0", " ").split()
+    if "--importer" in words or "omnistage.stages.worker.worker" not in words:
+        continue
+    if words[words.index("--stage") + 1] == "talker":
         os.kill(int(path.parent.name), signal.SIGKILL)
         break
 else:

@@ -97,9 +97,10 @@ def check(what: str, counted: Mapping[str, int], most: int = NUM_CLIENTS) -> Non
 def stages_of(server: int) -> dict[str, int]:
     """Returns the processes of a server's stages, by name."""
     found: dict[str, int] = {}
-    for child in psutil.Process(server).children():
-        command = child.cmdline()
-        found |= {name: child.pid for name in STAGES if name in command}
+    for child in psutil.Process(server).children(recursive=True):
+        command = " ".join(child.cmdline()).split()
+        if "--importer" not in command:
+            found |= {name: child.pid for name in STAGES if name in command}
     return found
 
 

@@ -1,7 +1,6 @@
 """`omnistage serve`."""
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -18,8 +17,6 @@ from omnistage.server.cli.serving.options import ServeOptions
 from omnistage.server.cli.serving.with_options import with_serve_options
 from omnistage.server.options.gateway import GatewayOptions
 from omnistage.server.runtime.processes.mps_daemon import MpsError
-from omnistage.server.runtime.processes.process import StageProcess
-from omnistage.server.telemetry.logs import log_environment
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
 from omnistage.stage_configs.profiles import with_profiles
@@ -46,13 +43,12 @@ def serve_typed(options: ServeOptions, page_at: "PageAt | None" = None) -> int:
 
     graph = graph_of(options)
     gateway = gateway_options(options)
-    launch = partial(StageProcess, environment=log_environment(gateway.log_level))
     try:
         if options.dry_run:
             dry_run.rehearse(graph, options.host, options.port, gateway)
             return 0
         place = options.host, options.port
-        return serve_graph(graph, *place, launch=launch, options=gateway, page_at=page_at)
+        return serve_graph(graph, *place, options=gateway, page_at=page_at)
     except MpsError as error:
         raise fail(f"--mps {gateway.mps}: {error}") from None
     except CannotListen as error:

@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from functools import partial
 from uuid import uuid4
 
 from rich.console import Console
@@ -36,7 +35,6 @@ from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.processes.channels import MakeConnector
 from omnistage.server.runtime.processes.loading import show_loading
 from omnistage.server.runtime.processes.mps_daemon import MpsError, end_daemon, mps_daemon
-from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.tasks.commands import StageCommands
@@ -72,7 +70,7 @@ class Engine:
         self.options = options
         check_machine(self.graph)
         self._environment = log_environment(options.log_level)
-        self._launch = launch or partial(StageProcess, environment=self._environment)
+        self._launch = launch
         self._make_connector = make_connector
         self._places = asyncio.Semaphore(options.max_requests)
         self._stack = AsyncExitStack()
@@ -116,7 +114,7 @@ class Engine:
         run = make_run_directory()
         stack.callback(removal(self, run))
         stack.enter_context(mps_daemon(self.options.mps, self.graph, run.path))
-        placing = placing_of(self.graph, run.path, self._launch, self._environment)
+        placing = placing_of(self.graph, run.path, self._environment, self._launch)
         limit = self.options.max_requests
         launch, make, release = placing.launch, self._make_connector, placing.release
         self.runtime = Runtime(self.graph, run.path, launch, make, limit, release)

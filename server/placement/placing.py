@@ -6,6 +6,7 @@ from typing import Protocol, Self
 
 from omnistage.server.placement.nodes import Nodes, OnLoss
 from omnistage.server.placement.placed_stage import PlacedStage
+from omnistage.server.runtime.processes.importer import Importers
 from omnistage.server.runtime.stage_link import StageHandle, StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 
@@ -41,10 +42,17 @@ class PlacementError(Exception):
 
 
 class OnThisMachine:
-    """Stages are processes of this machine."""
+    """Stages are processes of this machine, or what tests have in their place."""
 
-    def __init__(self, launch: StageLauncher) -> None:
-        self.launch = launch
+    def __init__(
+        self,
+        graph: StageGraph,
+        directory: Path,
+        environment: Mapping[str, str],
+        launch: StageLauncher | None,
+    ) -> None:
+        self._importers = Importers(graph, directory, environment)
+        self.launch = launch or self._importers.launch
 
     async def release(self, stage: str) -> None:
         """Nothing is kept beside its process."""
@@ -56,7 +64,7 @@ class OnThisMachine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """There is nothing to give back."""
+        await self._importers.close()
 
 
 class OnNodes:
@@ -120,11 +128,15 @@ def whole_path(model: str) -> str:
 
 
 def placing_of(
-    graph: StageGraph, directory: Path, launch: StageLauncher, environment: Mapping[str, str]
+    graph: StageGraph,
+    directory: Path,
+    environment: Mapping[str, str],
+    launch: StageLauncher | None = None,
 ) -> Placing:
-    """Returns the placing that the graph names; `launch` is for this machine, `environment` for
-    nodes.
+    """Returns the placing that the graph names, for processes with this environment.
+
+    `launch`: starts the stages of this machine in place of processes.
     """
     if graph.placement.is_on_nodes:
         return OnNodes(graph, directory, environment)
-    return OnThisMachine(launch)
+    return OnThisMachine(graph, directory, environment, launch)

@@ -62,8 +62,8 @@ def processor_ns(server: TinyServer) -> dict[str, int]:
     used = dict.fromkeys(PARTS, 0)
 
     def add(process: psutil.Process, part: str) -> None:
-        command = process.cmdline()
-        if "--stage" in command:
+        command = " ".join(process.cmdline()).split()
+        if "--stage" in command and "--importer" not in command:
             part = command[command.index("--stage") + 1]
         tasks = Path(f"/proc/{process.pid}/task")
         used[part] += sum(int(one.read_text().split()[0]) for one in tasks.glob("*/schedstat"))

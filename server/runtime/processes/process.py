@@ -9,9 +9,11 @@ import signal
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
 from omnistage.connectors.sweep import SCRATCH
 from omnistage.stage_configs.models.cache_folder import logs_folder
@@ -35,6 +37,26 @@ MAX_KEPT_LINES = 2000
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
+class Started(Protocol):
+    """A process as asyncio has it; `pid` is None until it is forked."""
+
+    @property
+    def pid(self) -> int | None:
+        """Returns its id."""
+
+    async def wait(self) -> int:
+        """Returns its exit code, or less than 0 for a signal, once it has ended."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+Fork = Callable[[str, int], Awaitable[Started]]  # of a stage, with its output
+
+
 class StageProcess:
     """One `stages/worker/worker.py` in a session of its own, so that its descendants end with it.
 
@@ -47,14 +69,16 @@ class StageProcess:
         directory: Path,
         command: Sequence[str] | None = None,
         environment: Mapping[str, str] = NOTHING,
+        *,
+        stdin: int = asyncio.subprocess.DEVNULL,
+        fork: Fork | None = None,
     ) -> None:
         self.name = name
         self._directory = directory
         self._is_unwanted = False
-        worker = [sys.executable, "-m", "omnistage.stages.worker.worker"]
-        place = ["--stage", name, "--run-directory", str(directory)]
-        place += ["--parent", str(os.getpid())]
-        self._command = [*worker, *place] if command is None else list(command)
+        self._stdin = stdin
+        self._fork = fork
+        self._command = worker_command([name], directory) if command is None else list(command)
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         scratch = directory / SCRATCH
         if scratch.exists():
@@ -67,21 +91,26 @@ class StageProcess:
         self._log = StageLog(self.name, self._is_loading)
         await loop.connect_read_pipe(lambda: self._log, os.fdopen(reading, "rb", 0))
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=writing,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-                env=self._environment,
-            )
+            fork = self._execute if self._fork is None else self._fork
+            self._process = await fork(self.name, writing)
         finally:
             os.close(writing)
         self._watching = asyncio.create_task(self._watch())
 
+    async def _execute(self, _: str, output: int) -> asyncio.subprocess.Process:
+        """Starts it in an interpreter of its own."""
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=self._stdin,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            env=self._environment,
+        )
+
     @property
-    def pid(self) -> int:
-        """The process's id, and its group's."""
+    def pid(self) -> int | None:
+        """The process's id, and its group's; None: it is not forked yet."""
         return self._process.pid
 
     @property
@@ -95,6 +124,8 @@ class StageProcess:
 
     def kill(self) -> None:
         """End it and its descendants at once."""
+        with suppress(ProcessLookupError):  # it has just ended
+            self._process.kill()
         self._kill_group()
 
     async def stop(self, grace_s: float) -> None:
@@ -104,7 +135,7 @@ class StageProcess:
             self._process.terminate()
             if not await self._ends_within(TERMINATE_PATIENCE_S):
                 logger.warning("stage %s does not end: killing it", self.name)
-                self._kill_group()
+                self.kill()
         await self._watching
         await self._log.close()
         for pid in self._members():  # a resource tracker that does not end
@@ -158,6 +189,12 @@ class StageProcess:
             if group == self._process.pid and state != "Z":
                 members.append(int(stat.parent.name))
         return members
+
+
+def worker_command(stages: Sequence[str], directory: Path) -> list[str]:
+    """Returns the command of a stage's process, whose parent is this one."""
+    worker = [sys.executable, "-m", "omnistage.stages.worker.worker", "--stage", *stages]
+    return [*worker, "--run-directory", str(directory), "--parent", str(os.getpid())]
 
 
 def scratch_environment(scratch: Path) -> dict[str, str]:

@@ -4,17 +4,31 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from pkgutil import resolve_name
 
 from omnistage.connectors.segments import ENDING, PLACE, remove_segments
-from omnistage.stage_configs.declared.stage import StageSpec
-from omnistage.stage_configs.gpus import gpu_environment, used_gpus
+from omnistage.stage_configs.environment import stage_environment
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.rules.parallel import waiting_environment
 from omnistage.stages.messages.loading import begin_loading
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
 from omnistage.stages.worker.process.compiles import begin_counting
 from omnistage.stages.worker.stage_worker import StageWorker
+
+
+def import_kinds(names: Sequence[str], directory: Path) -> None:
+    """Import what the classes of these stages need, with the environment that all of them have.
+
+    What fails is left to the stages, which report it.
+    """
+    graph = _graph(directory)
+    spec = graph.spec_of(names[0])
+    os.environ.update(stage_environment(spec, graph.replicas[names[0]].gpus))
+    for name in names:
+        with suppress(Exception):
+            resolve_name(KINDS[graph.spec_of(name).kind].path)
 
 
 def run_stage(name: str, directory: Path) -> None:
@@ -23,7 +37,7 @@ def run_stage(name: str, directory: Path) -> None:
     begin_counting(directory, name)
     bound_logs()
     logging.basicConfig(level=os.environ.get(LOG_LEVEL, "INFO"), format="%(levelname)s %(message)s")
-    graph = StageGraph.model_validate_json((directory / "graph.json").read_bytes())
+    graph = _graph(directory)
     os.environ.update(stage_environment(graph.spec_of(name), graph.replicas[name].gpus))
     segments = directory / f"{name}{ENDING}"
     remove_segments(segments)  # the generation before us was killed
@@ -31,17 +45,8 @@ def run_stage(name: str, directory: Path) -> None:
     asyncio.run(_run(graph, name, directory))
 
 
-def stage_environment(spec: StageSpec, gpus: Sequence[int]) -> dict[str, str]:
-    """Returns what the process of a stage's replica with these GPUs adds to its environment.
-
-    Triton's cache is named even where it is the default: torch.compile moves an unnamed one at the
-    moment of its first kernel, which a start that finds compiled code reaches at another time than
-    one that does not. Kernels of the first would be compiled again by the second, for 40 s.
-    """
-    triton = os.environ.get("TRITON_CACHE_DIR") or str(Path.home() / ".triton" / "cache")
-    own = {key: str(value) for key, value in spec.environment.items()}
-    waiting = {} if used_gpus(tuple(gpus)) else waiting_environment(spec.engine)
-    return {"TRITON_CACHE_DIR": triton, **gpu_environment(gpus), **waiting, **own}
+def _graph(directory: Path) -> StageGraph:
+    return StageGraph.model_validate_json((directory / "graph.json").read_bytes())
 
 
 async def _run(graph: StageGraph, name: str, directory: Path) -> None:

@@ -92,6 +92,8 @@ async def expected(server: TinyServer) -> Reply:
         ("code2wav", "worker", KILL),
         ("thinker", "tracker", KILL),
         ("thinker", "engine", STOP),
+        ("code2wav", "importer", KILL),
+        pytest.param("thinker", "importer", KILL, marks=pytest.mark.repeat),
         pytest.param("code2wav", "worker", STOP, marks=pytest.mark.repeat),
         pytest.param("thinker", "worker", KILL, marks=pytest.mark.repeat),
         pytest.param("talker", "worker", KILL, marks=pytest.mark.repeat),

@@ -14,8 +14,9 @@ from support.repository.command_line import plain, runner
 from omnistage.server import cli
 from omnistage.server.options.bounds import SessionBounds
 from omnistage.server.options.gateway import GatewayOptions
+from omnistage.server.placement.placing import placing_of
 from omnistage.server.runtime.processes.process import StageProcess
-from omnistage.server.runtime.stage_link import StageLauncher
+from omnistage.server.telemetry.logs import log_environment
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stage_configs.rules.mps import SHARE
@@ -52,16 +53,16 @@ class Started:
         graph: StageGraph,
         host: str,
         port: int,
-        launch: StageLauncher,
         options: GatewayOptions,
         page_at: None,
     ) -> int:
-        self.graph, self.launch, self.options = graph, launch, options
+        self.graph, self.options = graph, options
         return 0
 
     def environment(self) -> dict[str, str]:
         """Of a stage's process."""
-        stage = self.launch("text", Path())
+        environment = log_environment(self.options.log_level)
+        stage = placing_of(self.graph, Path(), environment).launch("text", Path())
         assert isinstance(stage, StageProcess)
         return stage._environment
 

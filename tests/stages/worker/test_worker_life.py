@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,10 +12,7 @@ from support.stages.worker_gateway import ALONE, COMMAND_S, Gateway, is_idle
 from support.waiting import pass_over, until, wait_until
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.stage_configs.declared.stage import StageSpec
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.json_types import JsonMap
-from omnistage.stage_configs.rules.parallel import PARALLEL_SIZES
 from omnistage.stages.messages.body import GivenText
 from omnistage.stages.messages.start_failure import read_start_failure
 from omnistage.stages.messages.to_gateway import (
@@ -34,9 +30,7 @@ from omnistage.stages.messages.to_stage import (
     Request,
 )
 from omnistage.stages.worker.process.engine_processes import ENGINE_DIED
-from omnistage.stages.worker.process.stage_process import stage_environment
 
-SPINS = "VLLM_USE_SPINLOOP_EXT"
 TESTS = Path(__file__).parents[2]
 RUN = """
 import sys
@@ -190,44 +184,6 @@ async def test_text_of_a_request_that_is_not_there_is_dropped_and_its_credit_com
     gateway.send("gone", Cancel())
     await until(lambda: gateway.requests.num_requests == 0)
     assert gateway.of("gone") == []
-
-
-def test_kernels_of_a_first_start_are_found_by_the_second(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Torch.compile moves Triton's cache if nothing names it."""
-    spec = StageSpec.model_validate(
-        {"name": "one", "kind": "vllm.text", "environment": {"A_SHARE": 1}}
-    )
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
-    assert stage_environment(spec, ()) == {
-        "TRITON_CACHE_DIR": str(tmp_path / ".triton" / "cache"),
-        "A_SHARE": "1",
-    }
-    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
-    assert stage_environment(spec, ())["TRITON_CACHE_DIR"] == "/elsewhere"
-    own = StageSpec.model_validate(
-        {"name": "one", "kind": "vllm.text", "environment": {"TRITON_CACHE_DIR": "/mine"}}
-    )
-    assert stage_environment(own, ())["TRITON_CACHE_DIR"] == "/mine"
-
-
-@pytest.mark.parametrize("name", PARALLEL_SIZES)
-def test_only_ranks_on_a_cpu_wait_by_vllms_extension(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In loops of `sched_yield` they would hold up the whole machine."""
-    monkeypatch.setattr("omnistage.stage_configs.gpus.visible_gpus", list)
-
-    def waits(size: int | None, own: JsonMap = MappingProxyType({})) -> str | None:
-        spec = {"name": "one", "kind": "vllm.text", "engine": {name: size}, "environment": own}
-        return stage_environment(StageSpec.model_validate(spec), ()).get(SPINS)
-
-    assert [waits(size) for size in (None, 1, 2)] == [None, None, "1"]
-    assert waits(2, {SPINS: "0"}) == "0"
-    monkeypatch.setattr("omnistage.stage_configs.gpus.visible_gpus", lambda: ["0"])
-    assert waits(2) is None
 
 
 @pytest.mark.parametrize("while_idle", [False, True])

@@ -23,6 +23,7 @@ from omnistage.connectors.sweep import DEFAULT_ROOT, LOCK, PREFIX
 from omnistage.stage_configs.pick import GRAPHS
 
 WORKER, JUDGE = "omnistage.stages.worker.worker", "omnistage.stages.vllm.grammars.grammar_judge"
+IMPORTER = "--importer"
 HANG_S = 6.0
 PROMPT_S = 1.0  # for a client to hear of it
 AUDIO_STAGES = {"thinker", "talker", "code2wav"}
@@ -63,7 +64,7 @@ class Victim:
 
     pid: int
     stage: str
-    role: str  # worker, engine, resource tracker or judge of grammars
+    role: str  # worker, importer, engine, resource tracker or judge of grammars
 
     def __str__(self) -> str:
         return f"{self.stage} {self.role}"
@@ -80,7 +81,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def victims(server: TinyServer) -> list[Victim]:
-    """Every process below a server: a worker by its command line, others by their worker.
+    """Every process below a server: workers and importers by their command line, others by their
+    worker.
 
     An engine names itself anew, and with that hides its command line and its environment.
     """
@@ -89,6 +91,9 @@ def victims(server: TinyServer) -> list[Victim]:
         words = command_of(pid)
         if WORKER in words:
             stage = words[words.index("--stage") + 1]
+            if IMPORTER in words:
+                found.append(Victim(pid, stage, "importer"))
+                continue
             below = filter(is_there, descendants(pid))
             found.append(Victim(pid, stage, "worker"))
             found += [Victim(one, stage, role_below_a_worker(one)) for one in below]
@@ -104,9 +109,10 @@ def role_below_a_worker(pid: int) -> str:
 
 
 def command_of(pid: int) -> list[str]:
-    """A process's command line; of one that has just ended, nothing."""
+    """A process's command line, which may be one text; of one that has just ended, nothing."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        return line.replace("\0", " ").split()
     except (FileNotFoundError, ProcessLookupError):
         return []
 
@@ -122,7 +128,7 @@ def is_there(pid: int) -> bool:
 def open_files(server: TinyServer) -> dict[str, int]:
     """Open descriptors of every process of the server."""
     pids = {"server": server.process.pid}
-    lasting = [one for one in victims(server) if one.role in ("worker", "engine")]
+    lasting = [one for one in victims(server) if one.role in ("worker", "importer", "engine")]
     pids |= {f"{one} {one.pid}": one.pid for one in lasting}
     found = {}
     for name, pid in pids.items():

@@ -210,6 +210,7 @@ async def test_its_descendants_end_with_it(caplog: pytest.LogCaptureFixture) -> 
     await until(lambda: bool(caplog.messages))
     child = int(caplog.messages[0])
     assert not is_gone(child)
+    assert stage.pid is not None
     os.kill(stage.pid, 9)
     assert await stage.wait() == "signal SIGKILL"
     await until(lambda: is_gone(child))
