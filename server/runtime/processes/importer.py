@@ -15,6 +15,7 @@ from pathlib import Path
 from omnistage.server.runtime.processes.process import StageProcess, worker_command
 from omnistage.stage_configs.environment import stage_environment
 from omnistage.stage_configs.families import KINDS
+from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.forked import Exited, decode
 
@@ -126,7 +127,8 @@ class Importers:
     """The importers of a server: one for all stages with the same engine and environment.
 
     Libraries read the environment as they are imported, and vLLM changes how torch compiles. So no
-    other stages share one.
+    other stages share one. Stages with GPUs have none: a forked process cannot use CUDA if an
+    import has begun to, and whether one does was not tried on a GPU.
     """
 
     def __init__(self, graph: StageGraph, directory: Path, environment: Mapping[str, str]) -> None:
@@ -134,6 +136,8 @@ class Importers:
         self._importers: dict[str, Importer] = {}
         groups: dict[object, list[str]] = {}
         for name, replica in graph.replicas.items():
+            if used_gpus(replica.gpus):
+                continue
             spec = graph.spec_of(name)
             own = stage_environment(spec, replica.gpus)
             key = frozenset(own.items()), KINDS[spec.kind].arguments
@@ -144,7 +148,8 @@ class Importers:
 
     def launch(self, stage: str, directory: Path) -> StageProcess:
         """Return a stage's process, to be started."""
-        fork = self._importers[stage].fork
+        importer = self._importers.get(stage)
+        fork = None if importer is None else importer.fork
         return StageProcess(stage, directory, environment=self._environment, fork=fork)
 
     async def close(self) -> None:

@@ -182,12 +182,16 @@ def share(graph: StageGraph, one: str, other: str) -> bool:
     return importers[one] is importers[other]
 
 
-def test_stages_share_an_importer_if_their_engine_and_environment_are_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+def test_stages_share_an_importer_if_their_engine_and_environment_are_the_same() -> None:
     assert share(changed(), "thinker", "talker")
     assert not share(changed(), "talker", "code2wav")
     assert not share(changed(talker={"environment": {"A": "1"}}), "thinker", "talker")
-    assert not share(changed(thinker={"gpus": [0]}, talker={"gpus": [1]}), "thinker", "talker")
-    assert share(changed(thinker={"gpus": [1]}, talker={"gpus": [1]}), "thinker", "talker")
+
+
+def test_a_stage_with_a_gpu_is_an_interpreter_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    importers = Importers(changed(thinker={"gpus": [1]}), tmp_path, {})
+    assert importers._importers == {}  # the others take the first GPU that is visible
+    assert importers.launch("thinker", tmp_path)._fork is None
