@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
-from support.faults.chaos import WORKER, command_of
+from support.faults.chaos import IMPORTER, WORKER, command_of
 from support.servers.server import TinyServer
 
 SHOWN = 0.05  # cores
@@ -47,9 +47,9 @@ def _seconds(server: TinyServer) -> dict[tuple[str, int], float]:
     """Processor time by stage and process, workers before what they started."""
     gateway = psutil.Process(server.process.pid)
     found = {("gateway", gateway.pid): _used(gateway)}
-    for worker in gateway.children():
+    for worker in gateway.children(recursive=True):
         words = command_of(worker.pid)
-        if WORKER in words:
+        if WORKER in words and IMPORTER not in words:
             stage = words[words.index("--stage") + 1]
             for process in (worker, *worker.children(recursive=True)):
                 found[stage, process.pid] = _used(process)
