@@ -66,7 +66,7 @@ def test_cuda_is_known_by_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 FORKS = """
 import os, socket, sys
-import numpy
+import numpy.random
 from omnistage.stages.worker.process import forking
 
 def start_anew(stage):
