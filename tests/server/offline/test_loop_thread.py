@@ -1,6 +1,7 @@
 """Work of other threads in the loop's: interrupted wherever, it has ended."""
 
 import asyncio
+import inspect
 import signal
 import sys
 import threading
@@ -61,6 +62,7 @@ def test_work_interrupted_before_it_is_handed_over_never_begins(
     thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = Work()
+    coroutine = work.run()
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -68,9 +70,10 @@ def test_work_interrupted_before_it_is_handed_over_never_begins(
     with monkeypatch.context() as patch:
         patch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            thread.run(work.run())
+            thread.run(coroutine)
     assert thread.run(asyncio.sleep(0, "goes on")) == "goes on"
     assert not work.begun.is_set()
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
 @pytest.fixture
