@@ -339,7 +339,7 @@ async def test_a_method_that_fails_is_an_error_and_the_engine_goes_on(
     with pytest.raises(RequestError, match=said) as caught:
         await text.rpc(method, argument)
     assert (caught.value.status, caught.value.code) == (500, "rpc_failed")
-    assert await text.rpc("fail_on", 1) == "fine"
+    assert await text.rpc("fail_on", -1) == "fine"
     assert await text.answer("after", hello()) == text.expected(hello())
 
 
