@@ -5,7 +5,6 @@ beside them first: then the part that ends last is that of two processes, which 
 What does not come first is printed at the end.
 """
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-NICENESS = 3
 PYTEST = (sys.executable, "-m", "pytest")
 TESTS = Path(__file__).parent.parent / "tests"
 MARK = "mark.engine"
@@ -30,7 +28,7 @@ Process = subprocess.Popen[bytes]
 
 
 def run_beside(first: Command, others: Sequence[Command]) -> int:
-    """Run a command and, at the same time with a lower priority, others one after another.
+    """Run a command and, at the same time, others one after another.
 
     Returns 0 if all succeed. The output of all but the first comes at the end.
     """
@@ -40,14 +38,7 @@ def run_beside(first: Command, others: Sequence[Command]) -> int:
         outputs = []
         for command in others:
             outputs.append(stack.enter_context(tempfile.TemporaryFile()))
-            begun.append(
-                subprocess.Popen(
-                    command,
-                    stdout=outputs[-1],
-                    stderr=subprocess.STDOUT,
-                    preexec_fn=lambda: os.nice(NICENESS),
-                )
-            )
+            begun.append(subprocess.Popen(command, stdout=outputs[-1], stderr=subprocess.STDOUT))
             begun[-1].wait()
         codes = [process.wait() for process in begun]
         for output in outputs:
