@@ -246,13 +246,18 @@ def allowed_s(blow: signal.Signals, within_s: float = PROMPT_S) -> float:
     return within_s if blow is signal.SIGKILL else HANG_S + within_s
 
 
+def is_missed(victim: Victim, blow: signal.Signals) -> bool:
+    """Whether a stage needs the process: a tracker is nobody's, an importer only starts stages."""
+    return victim.role != "tracker" and (victim.role, blow) != ("importer", signal.SIGSTOP)
+
+
 def check_streams(streams: Sequence[Stream], victim: Victim, blow: signal.Signals) -> None:
     """Those that needed the process got an error that names its stage, all others are whole.
 
     A stopped process may have sent all that a stream still needed of it, but not all of every one.
     The talker's worker opens a request and then has no part in it: its engine goes on alone.
     """
-    hit = [one for one in streams if victim.role != "tracker" and victim.stage in one.needs]
+    hit = [one for one in streams if is_missed(victim, blow) and victim.stage in one.needs]
     failed = [one for one in hit if one.error is not None]
     for stream in failed:
         message = str((stream.error or {})["message"])
@@ -276,7 +281,7 @@ async def strike(
 ) -> Outcome:
     """Hit one process during eight streams; checks all that must hold, and says how long it took.
 
-    A resource tracker is nobody's: all streams go on.
+    All streams go on if no stage needs the process.
     """
     before = server.health()
     streams, running = await streams_under_way(server)
@@ -286,11 +291,12 @@ async def strike(
     check_streams(streams, victim, blow)
     error_s = max((s.ended_at - struck_at for s in streams if s.error is not None), default=0.0)
     assert error_s < allowed_s(blow, within_s), (victim, error_s)
-    if victim.role != "tracker":
+    if is_missed(victim, blow):  # a stage may have had no more to do for its streams
+        await death_is_known(server, victim, before, allowed_s(blow, within_s))
         await ready_again(server)
     await check_answer(server, expected)
     service_s = time.monotonic() - struck_at
-    check_generations(server, before, {victim.stage} if victim.role != "tracker" else set())
+    check_generations(server, before, {victim.stage} if is_missed(victim, blow) else set())
     if blow is signal.SIGSTOP and is_there(victim.pid):
         os.kill(victim.pid, signal.SIGCONT)
     return Outcome(victim, blow, error_s, service_s)
@@ -303,13 +309,20 @@ async def kill_idle(
     before = server.health()
     assert not any(stage["running"] for stage in before.values())
     os.kill(victim.pid, signal.SIGKILL)
-    killed_at = time.monotonic()
-    while server.health()[victim.stage]["restarts"] == before[victim.stage]["restarts"]:
-        assert time.monotonic() - killed_at < within_s, victim
-        await asyncio.sleep(0.02)
+    await death_is_known(server, victim, before, within_s)
     await ready_again(server)
     await check_answer(server, expected)
     check_generations(server, before, {victim.stage})
+
+
+async def death_is_known(
+    server: TinyServer, victim: Victim, before: dict[str, Any], within_s: float
+) -> None:
+    """Wait until the victim's stage has been started again since `before`."""
+    began_at = time.monotonic()
+    while server.health()[victim.stage]["restarts"] == before[victim.stage]["restarts"]:
+        assert time.monotonic() - began_at < within_s, victim
+        await asyncio.sleep(0.02)
 
 
 async def check_answer(server: TinyServer, expected: Reply) -> None:
