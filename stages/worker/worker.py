@@ -42,26 +42,22 @@ def main() -> None:
     begin_imports()
     install_in_children(directory / f"{stage}.site")
     if arguments.importer:
+        from omnistage.stages.messages.forked import worker_command
         from omnistage.stages.worker.process.forking import fork_stages
         from omnistage.stages.worker.process.stage_process import import_kinds
 
         def start_anew(stage: str) -> None:
-            os.execve(sys.executable, command(stage, directory), before)
+            own = worker_command([stage], directory, os.getppid())
+            os.execve(sys.executable, own, before)
 
         import_kinds(arguments.stage, directory)
         stage = fork_stages(socket.socket(fileno=0), start_anew)
         os.environ[STAGE_MARK] = stage
-        setproctitle(shlex.join(command(stage, directory)))
+        setproctitle(shlex.join(worker_command([stage], directory, os.getppid())))
 
     from omnistage.stages.worker.process.stage_process import run_stage
 
     run_stage(stage, directory)
-
-
-def command(stage: str, directory: Path) -> list[str]:
-    """Return the command that starts a stage in a new interpreter."""
-    module = "omnistage.stages.worker.worker"
-    return [sys.executable, "-m", module, "--stage", stage, "--run-directory", str(directory)]
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from omnistage.server.runtime.processes.process import StageProcess, worker_command
+from omnistage.server.runtime.processes.process import StageProcess
 from omnistage.stage_configs.environment import stage_environment
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.messages.forked import Exited, decode
+from omnistage.stages.messages.forked import Exited, decode, worker_command
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,8 @@ class Importer:
         if self._process is not None:
             await self.close()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [*worker_command(self._stages, self._directory), "--importer"]
+        command = worker_command(self._stages, self._directory, os.getpid())
+        command.append("--importer")
         with theirs:
             process = StageProcess(
                 "importer", self._directory, command, self._environment, stdin=theirs.fileno()

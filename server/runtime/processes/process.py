@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import signal
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Protocol
 
 from omnistage.connectors.sweep import SCRATCH
 from omnistage.stage_configs.models.cache_folder import logs_folder
+from omnistage.stages.messages.forked import worker_command
 from omnistage.stages.messages.loading import clear_loading, read_loading
 from omnistage.stages.messages.start_failure import read_start_failure
 
@@ -78,7 +78,8 @@ class StageProcess:
         self._is_unwanted = False
         self._stdin = stdin
         self._fork = fork
-        self._command = worker_command([name], directory) if command is None else list(command)
+        own = worker_command([name], directory, os.getpid())
+        self._command = own if command is None else list(command)
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         scratch = directory / SCRATCH
         if scratch.exists():
@@ -189,12 +190,6 @@ class StageProcess:
             if group == self._process.pid and state != "Z":
                 members.append(int(stat.parent.name))
         return members
-
-
-def worker_command(stages: Sequence[str], directory: Path) -> list[str]:
-    """Returns the command of a stage's process, whose parent is this one."""
-    worker = [sys.executable, "-m", "omnistage.stages.worker.worker", "--stage", *stages]
-    return [*worker, "--run-directory", str(directory), "--parent", str(os.getpid())]
 
 
 def scratch_environment(scratch: Path) -> dict[str, str]:

@@ -88,7 +88,7 @@ def interrupts() -> Iterator[None]:
 def test_an_interrupt_that_wakes_no_wait_is_handled_while_the_work_goes_on(
     thread: LoopThread,
 ) -> None:
-    """As one that comes just before a wait; here another thread gets the signal."""
+    """Send it to another thread: it wakes no wait then, like one that comes just before a wait."""
     work = Interrupting()
     with pytest.raises(KeyboardInterrupt):
         thread.run(work.run())

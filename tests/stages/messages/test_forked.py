@@ -1,4 +1,4 @@
-"""What a server is told of a forked process."""
+"""Tests what a server is told of a forked process."""
 
 import pytest
 

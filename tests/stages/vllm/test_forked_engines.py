@@ -18,7 +18,7 @@ sys.exit(3 if is_imported and os.environ["VLLM_MEDIA_CONNECTOR"] == "today" else
 
 @pytest.fixture
 def imported_now(cpu_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other tests of this process left in the environment since then changes no import."""
+    """Take the environment as that of the imports, whatever other tests have left in it."""
     context()
     monkeypatch.setattr(forked_engines, "imported_with", environment())
 

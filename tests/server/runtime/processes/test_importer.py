@@ -57,12 +57,12 @@ class Forked:
         return stage
 
     async def told(self, stage: StageProcess) -> list[str]:
-        """Its id, its parent's, whether it leads its session, and its input."""
+        """Return its id, its parent's, whether it leads its session, and its input."""
         await until(lambda: self.lines(stage.name))
         return self.lines(stage.name)[-1].split()
 
     def lines(self, name: str) -> list[str]:
-        """What was logged of it."""
+        """Return what was logged of it."""
         records = self._caplog.records
         return [one.message for one in records if getattr(one, "stage", None) == name]
 

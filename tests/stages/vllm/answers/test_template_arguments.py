@@ -1,4 +1,4 @@
-"""What a request says to a chat template never reaches the calls that render it."""
+"""Tests that a request's words to a chat template never reach the calls that render it."""
 
 from collections.abc import Callable
 from inspect import Parameter, signature
